@@ -53,7 +53,7 @@ pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:2113";
 
 const AFTER_HELP: &str = "\
 Default store: http://127.0.0.1:2113 for stream, all, import, group, index, timer and info; sqlite:gesta-data/gesta.db for the others.
-Only serve, stream append, all import, import, copy, schema create, user add and restore create a store that does not exist.
+Only serve, stream append, all import, import, copy, move, schema create, user add and restore create a store that does not exist.
 
 Exit codes:
   0    done
@@ -82,7 +82,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Global {
-    /// The store: sqlite:PATH, postgres://… (repeated for each of its databases), or a server: http(s)://HOST:PORT
+    /// The store: sqlite:PATH, postgres://… or http(s)://HOST:PORT, a server; repeated for several databases or nodes
     /// [env: GESTA_STORE]
     #[arg(long, global = true, value_name = "URL", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) store: Vec<String>,

@@ -34,7 +34,6 @@ use std::sync::Arc;
 
 use clap::CommandFactory;
 use gesta::Missing;
-use gesta_client::HttpStore;
 use gesta_core::{Error, ErrorKind, EventStore};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -167,11 +166,12 @@ fn read_store_file(global: &mut Global) -> Outcome {
                 "must hold one line, the URL of the store, found none",
             ));
         }
-        several if several.iter().all(is_postgres) => {}
+        several if several.iter().all(is_postgres) || several.iter().all(|url| is_server(url)) => {}
         several => {
             let count = several.len();
             let why = format!(
-                "must hold one line, the URL of the store (or one postgres:// URL a line), found {count}"
+                "must hold one line, the URL of the store (or a line for each of its databases, or of its nodes), found \
+                 {count}"
             );
             return Err(refuse(&why));
         }
@@ -208,7 +208,7 @@ async fn connect(global: &Global, missing: Missing) -> Outcome<Arc<dyn EventStor
     let given = given_store(global);
     let url = given.clone().unwrap_or_else(|| DEFAULT_SERVER.into());
     if is_server(&url) {
-        let store = HttpStore::with_config(&url, client::config(global)?)?;
+        let store = client::store(global, &url)?;
         if let Err(error) = store.info().await {
             let hint = "start one with `gesta serve`, or give --store with a store or server URL";
             return Err(match error.kind() {

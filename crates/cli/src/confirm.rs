@@ -5,7 +5,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use gesta_core::printable;
 
 use crate::args::Confirm;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Failure, Outcome};
 
 /// Returns without error if the user agrees to `what`, a sentence without its full stop.
 pub(crate) fn ask(confirm: &Confirm, what: &str) -> Outcome {
@@ -24,7 +24,7 @@ pub(crate) fn ask(confirm: &Confirm, what: &str) -> Outcome {
     if agrees(&answer) {
         Ok(())
     } else {
-        Err(Failure::Message(Code::Other, "nothing was done".into()))
+        Err(Failure::Declined)
     }
 }
 

@@ -41,6 +41,8 @@ pub(crate) enum Failure {
     Store(gesta_core::Error),
     /// Another failure, with a message and the code that fits it.
     Message(Code, String),
+    /// The user was asked, and did not agree. It is told without the word error: what was wanted is so.
+    Declined,
     /// The reader of standard output has closed it. This is no failure.
     ClosedPipe,
 }
@@ -69,6 +71,7 @@ impl Failure {
         match self {
             Failure::Store(error) => Some(code_of(error.kind())),
             Failure::Message(code, _) => Some(*code),
+            Failure::Declined => Some(Code::Other),
             Failure::ClosedPipe => None,
         }
     }
@@ -97,6 +100,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = match self {
             Failure::ClosedPipe => return Ok(()),
+            Failure::Declined => return f.write_str("nothing was done"),
             Failure::Message(_, message) => return f.write_str(message),
             Failure::Store(error) => error,
         };

@@ -192,8 +192,8 @@ impl<R: BufRead> Lines<R> {
     }
 
     fn event(&self, line: &[u8]) -> Outcome<LineEvent> {
-        let line: Line =
-            serde_json::from_slice(line).map_err(|error| self.refuse(&error.to_string()))?;
+        let line: Line = serde_json::from_slice(line.trim_ascii_end())
+            .map_err(|error| self.refuse(&wrong_json(line, &error)))?;
         let refuse = |error: gesta_core::Error| self.refuse(&error.to_string());
         let event_type = EventType::new(line.event_type).map_err(refuse)?;
         let is_json = match line.content_type.as_deref() {
@@ -259,6 +259,26 @@ impl<R: BufRead> Lines<R> {
     fn refuse(&self, why: &str) -> Failure {
         refuse_line(self.number, why)
     }
+}
+
+/// Says what is wrong with a line. Its number is told by another, so of the place only the column is.
+fn wrong_json(line: &[u8], error: &serde_json::Error) -> String {
+    let found = match line.trim_ascii().first() {
+        Some(b'{') => {
+            let text = error.to_string();
+            let place = format!(" at line {} column {}", error.line(), error.column());
+            return match text.strip_suffix(&place) {
+                Some(text) => format!("{text}, at column {}", error.column()),
+                None => text,
+            };
+        }
+        Some(b'[') => "a list",
+        Some(b'"') => "a text",
+        _ => "something else",
+    };
+    format!(
+        "must be one event, a JSON object on one line, such as {{\"type\": \"placed\", \"data\": {{\"total\": 1}}}}; found {found}"
+    )
 }
 
 /// Makes the failure for a line that cannot be accepted.

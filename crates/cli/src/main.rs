@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::Cli;
-use crate::exit::{Code, Outcome};
+use crate::exit::{Code, Failure, Outcome};
 use crate::output::say;
 
 /// With the allocator of the system, two and a half times as much memory stayed resident after a load of large events.
@@ -49,7 +49,10 @@ fn main() -> ExitCode {
         Err(failure) => match failure.code() {
             None => ExitCode::SUCCESS,
             Some(code) => {
-                say!("error: {failure}");
+                match failure {
+                    Failure::Declined => say!("{failure}"),
+                    _ => say!("error: {failure}"),
+                }
                 ExitCode::from(code as u8)
             }
         },

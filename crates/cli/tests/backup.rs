@@ -99,7 +99,7 @@ fn the_guide_works_on_a_served_store() {
     assert!(stderr(&again).contains("must be a new file"), "{again:?}");
     let direct = run(&["--store", &store, "backup", &format!("{copy}-2")]);
     assert_eq!(code(&direct), 5, "{direct:?}");
-    assert!(stderr(&direct).contains("--store http://"), "{direct:?}");
+    assert!(stderr(&direct).contains("--store URL"), "{direct:?}");
     server.stop();
 
     let in_place = run(&["restore", copy, "--store", &store]);
@@ -426,7 +426,7 @@ fn the_server_gives_its_own_store(fate: Fate) {
     }
     for (url, events) in left {
         let text = succeed(&["--store", &url, "verify"]);
-        let healthy = format!("healthy: {events} events");
+        let healthy = format!("healthy: {events} event");
         assert!(text.contains(&healthy), "{fate:?}: {text}");
     }
     let restored = url_of(&home.path().join("restored.db"));
@@ -593,12 +593,14 @@ fn copy_by_sqlite(how: &str, from: &Path, to: &Path) -> bool {
     }
 }
 
-/// Goal: a whole copy that SQLite itself makes of a running store is refused with the command that makes a store of it,
-/// and that command works, whether or not the first store goes on.
+/// Goal: a whole copy that SQLite itself makes of a running store is refused with the option by which it becomes one,
+/// whether or not the first store goes on; a copy by `cp` is told first what to do instead, and warned of when the
+/// option is given all the same.
 ///
-/// What happened: such a copy carries the number of the opening, and no text said what to do with it.
+/// What happened: such a copy carries the number of the opening, and no text said what to do with it. Then the text
+/// began with the whole command, which restored a copy by `cp` without its newest events, and said nothing about them.
 #[test]
-fn a_copy_that_sqlite_has_made_becomes_a_store_by_the_command_that_is_named() {
+fn a_copy_that_sqlite_has_made_becomes_a_store_by_the_option_that_is_named() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("gesta.db");
     let server = Server::start(&url_of(&path));
@@ -618,13 +620,12 @@ fn a_copy_that_sqlite_has_made_becomes_a_store_by_the_command_that_is_named() {
 
         let refused = run(&["restore", file, "--store", &new]);
         assert_eq!(code(&refused), 2, "{refused:?}");
-        let command = format!("gesta restore --sqlite-copy {file} --store {new}");
-        assert!(stderr(&refused).contains(&command), "{refused:?}");
-        let text = succeed(&command.split(' ').skip(1).collect::<Vec<_>>());
         assert!(
-            text.contains(&format!("restored {events} events")),
-            "{text}"
+            stderr(&refused).contains("--sqlite-copy says so"),
+            "{refused:?}"
         );
+        let text = succeed(&["restore", "--sqlite-copy", file, "--store", &new]);
+        assert!(text.contains(&format!("restored {events} event")), "{text}");
 
         let refused = run(&["verify", "--store", &copy_url]);
         assert!(!refused.status.success(), "{refused:?}");
@@ -633,13 +634,29 @@ fn a_copy_that_sqlite_has_made_becomes_a_store_by_the_command_that_is_named() {
         succeed(&command.split(' ').skip(1).collect::<Vec<_>>());
         for store in [&new, &copy_url] {
             let text = succeed(&["verify", "--store", store]);
-            assert!(
-                text.contains(&format!("healthy: {events} events")),
-                "{text}"
-            );
+            assert!(text.contains(&format!("healthy: {events} event")), "{text}");
             assert!(append(store, "after"));
         }
     }
+    // Nothing of a store that has just begun lies in its file: it is in the one beside it.
+    let young = home.path().join("young.db");
+    let beside = Server::start(&url_of(&young));
+    assert!(append(&beside.url, "before"));
+    let (copied, new) = (home.path().join("cp.db"), home.path().join("cp-new.db"));
+    std::fs::copy(&young, &copied).unwrap();
+    beside.stop();
+    let (file, new) = (copied.to_str().unwrap(), url_of(&new));
+    let refused = run(&["restore", file, "--store", &new]);
+    assert_eq!(code(&refused), 2, "{refused:?}");
+    let told = stderr(&refused);
+    let (by_cp, by_sqlite) = (told.find("copied by cp"), told.find("--sqlite-copy"));
+    assert!(by_cp.is_some() && by_cp < by_sqlite, "{told}");
+    let text = succeed(&["restore", "--sqlite-copy", file, "--store", &new]);
+    assert!(text.contains("restored 0 events"), "{text}");
+    assert!(
+        text.contains("without what lies in its -wal file"),
+        "{text}"
+    );
     // The store goes on as before.
     assert!(append(&server.url, "after"));
     server.stop();
@@ -721,7 +738,10 @@ fn a_full_disk_is_told_at_the_start() {
         stderr(&output).contains("there is no space on its disk"),
         "{output:?}"
     );
-    assert!(stdout(&output).contains("healthy: 1 events"), "{output:?}");
+    assert!(
+        stdout(&output).contains("healthy: 1 event read"),
+        "{output:?}"
+    );
 }
 
 /// Goal: `gesta copy` goes on after any kill, and until it is whole no command opens its target.

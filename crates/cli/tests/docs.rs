@@ -507,6 +507,30 @@ fn commands_of(arguments: &[&str]) -> Vec<String> {
         .collect()
 }
 
+/// What happened: the help, two pages and two errors named different commands that create a store. Goal: the help and
+/// the page name the same ones, and the other texts lead to them.
+#[test]
+fn the_commands_that_create_a_store_are_told_once() {
+    let help = support::succeed(&["--help"]);
+    let page = std::fs::read_to_string(root().join("docs/reference/cli.md")).unwrap();
+    let named = |text: &str| {
+        let (_, list) = text.split_once("Only serve, ").expect("a list");
+        let (list, _) = list.split_once(" create a store").expect("its end");
+        let list = list.replace(" and ", ", ");
+        list.split(", ").map(str::to_owned).collect::<Vec<_>>()
+    };
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let told = named(&one_line(&help));
+    assert_eq!(told, named(&one_line(&page.replace('`', ""))));
+    assert!(told.len() > 5, "{told:?}");
+    let missing = support::run(&["info", "--store", "sqlite:/nowhere/gesta.db"]);
+    let text = support::stderr(&missing);
+    assert!(
+        text.contains("there is no store at") && text.contains("gesta --help"),
+        "{text}"
+    );
+}
+
 /// Goal: the page about the command line has every command.
 #[test]
 fn the_page_about_the_command_line_has_every_command() {

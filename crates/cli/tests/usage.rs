@@ -79,15 +79,55 @@ fn a_hang_up_stops_a_server_in_order() {
 
 #[test]
 fn a_url_without_a_scheme_is_told_what_a_server_is_called() {
-    for url in [
-        "localhost:2113",
-        "127.0.0.1:2113",
-        "kurrentdb://localhost:2113",
+    for (url, meant) in [
+        ("localhost:2113", "is http://localhost:2113 meant?"),
+        ("127.0.0.1:2113", "http://127.0.0.1:2113"),
+        ("kurrentdb://localhost:2113", "http://HOST:PORT"),
+        ("gesta.db", "is sqlite:gesta.db meant?"),
     ] {
         let wrong = run(&["info", "--store", url]);
         assert_eq!(code(&wrong), 2, "{wrong:?}");
-        assert!(stderr(&wrong).contains("http://HOST:PORT"), "{wrong:?}");
+        let told = stderr(&wrong);
+        assert!(
+            told.contains("http://HOST:PORT") && told.contains(meant),
+            "{wrong:?}"
+        );
     }
+}
+
+/// Goal: who has several nodes names all of them, as programs do, and one that is away is no obstacle.
+#[test]
+fn a_command_takes_the_urls_of_several_nodes() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&home.path().join("gesta.db")));
+    let away = "http://127.0.0.1:1";
+    let both = format!("{away} {}", server.url);
+    let append = ["stream", "append", "a", "--type", "t", "--data", "1"];
+    for at in [
+        &["--store", away, "--store", &server.url][..],
+        &["--store", &both],
+    ] {
+        succeed(&[&append[..], at].concat());
+        succeed(&[&["verify"], at].concat());
+    }
+    let file = home.path().join("nodes");
+    std::fs::write(&file, format!("{away}\n{}\n", server.url)).unwrap();
+    let file = file.to_str().unwrap();
+    let read = succeed(&[
+        "stream",
+        "read",
+        "a",
+        "--output",
+        "json",
+        "--store-file",
+        file,
+    ]);
+    assert_eq!(read.lines().count(), 2, "{read}");
+    // Each of them is healthy, or not, by itself.
+    let health = run(&["health", "--store", &both]);
+    assert_eq!(code(&health), 2, "{health:?}");
+    assert!(stderr(&health).contains("of one server"), "{health:?}");
+    server.stop();
 }
 
 #[test]
@@ -304,7 +344,7 @@ fn a_served_store_is_looked_after_through_its_server() {
         let refused = run(&[&["--store", &store], command].concat());
         assert_eq!(code(&refused), 5, "{refused:?}");
         let told = stderr(&refused);
-        assert!(told.contains("--store http://127.0.0.1:2113"), "{told}");
+        assert!(told.contains("--store URL"), "{told}");
     }
     server.stop();
     assert!(succeed(&["--store", &store, "verify"]).starts_with("healthy: 2 events read"));
@@ -374,13 +414,16 @@ fn what_is_given_wrongly_leaves_nothing_behind() {
     std::fs::write(&text, "no database, and longer than sixteen bytes\n").unwrap();
     let bad = home.path().join("bad.jsonl");
     std::fs::write(&bad, "{\"type\":\"t\",\"data\":1}\n{\n").unwrap();
+    let list = home.path().join("list.json");
+    std::fs::write(&list, "[{\"type\":\"t\",\"data\":1}]\n").unwrap();
     let is_as_before = || {
         let left = std::fs::read_dir(home.path()).unwrap();
         let mut left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, ["bad.jsonl", "text"]);
+        assert_eq!(left, ["bad.jsonl", "list.json", "text"]);
     };
     let (text, bad) = (url_of(&text), bad.to_str().unwrap());
+    let list = list.to_str().unwrap();
     let away = "postgres://u@127.0.0.1:1/d";
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -472,6 +515,22 @@ fn what_is_given_wrongly_leaves_nothing_behind() {
             "line 2",
         ),
         (&["all", "import", "--store", &store], 2, "is empty"),
+        // Which line it is, is said once.
+        (
+            &["all", "import", bad, "--stream", "a", "--store", &store],
+            2,
+            "line 2 of the input: EOF while parsing an object, at column 1",
+        ),
+        (
+            &["all", "import", list, "--stream", "a", "--store", &store],
+            2,
+            "line 1 of the input: must be one event, a JSON object on one line",
+        ),
+        (
+            &["all", "import", list, "--stream", "a", "--store", &store],
+            2,
+            "found a list",
+        ),
         (&["info", "--store", &text], 1, "is no SQLite database"),
         (
             &[
@@ -508,6 +567,14 @@ fn what_is_given_wrongly_leaves_nothing_behind() {
     let append = ["stream", "append", "a", "--type", "t", "--data", "1"];
     succeed(&[&append[..], &["--store", &url_of(&from)]].concat());
     succeed(&["backup", copy.to_str().unwrap(), "--store", &url_of(&from)]);
+    // The same store by another name.
+    let other = url_of(&from).replace("/from.db", "/./from.db");
+    let refused = run(&["copy", &url_of(&from), &other]);
+    assert_eq!(code(&refused), 2, "{refused:?}");
+    assert!(
+        stderr(&refused).contains("must be another store"),
+        "{refused:?}"
+    );
     succeed(&["restore", copy.to_str().unwrap(), "--store", &store]);
     assert!(folder.join("gesta.db").exists());
 }
@@ -616,7 +683,18 @@ fn timers_are_listed_and_cancelled() {
     let again = timer(&["cancel", "unpaid", "sooner"]);
     assert_eq!(again, "no timer sooner was pending\n");
     assert_eq!(timer(&["list", "unpaid"]).lines().count(), 1);
-    assert_eq!(timer(&["list", "others"]), "");
+    // What happened: a mistyped name was cancelled in streams that this made, and its list was empty.
+    let before = succeed(&["--store", &store, "all", "read", "--output", "json"]);
+    for mistyped in [&["list", "unpayed"][..], &["cancel", "unpayed", "later"]] {
+        let refused = run(&[&["--store", &store, "timer"], mistyped].concat());
+        assert_eq!(code(&refused), 3, "{refused:?}");
+        let told = stderr(&refused);
+        assert!(told.contains("no timers of the name unpayed"), "{told}");
+    }
+    let after = succeed(&["--store", &store, "all", "read", "--output", "json"]);
+    assert_eq!(before, after);
+    assert_eq!(timer(&["list"]), "unpaid\n");
+    assert_eq!(timer(&["list", "--prefix", "$other-"]), "");
     // What no number of this program holds is listed as it was written, in one line.
     let data = "{\"key\":\"odd\",\"due\":\"2032-01-01T00:00:00Z\",\"data\":[\n1e400]}";
     let of = ["--type", "timer-set", "--data", data];

@@ -37,10 +37,13 @@ impl Scheme {
                 let is_name = |scheme: &&str| {
                     scheme.len() <= 20 && scheme.chars().all(|c| c.is_ascii_alphanumeric())
                 };
-                let found = found.filter(is_name).map_or_else(
+                let mut found = found.filter(is_name).map_or_else(
                     || "no scheme".to_owned(),
                     |scheme| format!("scheme {scheme:?}"),
                 );
+                if let Some(meant) = meant(url) {
+                    found.push_str(&format!(": is {meant} meant?"));
+                }
                 Err(Error::invalid(
                     "store",
                     format!(
@@ -50,6 +53,21 @@ impl Scheme {
                 ))
             }
         }
+    }
+}
+
+/// Returns the URL that is probably meant by a path, or by a host and a port. Nothing else is repeated.
+fn meant(url: &str) -> Option<String> {
+    let is_plain = |text: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/');
+        !text.is_empty() && text.chars().all(plain)
+    };
+    match url.split_once(':') {
+        Some((host, port)) => {
+            let is_port = !port.is_empty() && port.chars().all(|c| c.is_ascii_digit());
+            (is_plain(host) && is_port).then(|| format!("http://{url}"))
+        }
+        None => is_plain(url).then(|| format!("sqlite:{url}")),
     }
 }
 
@@ -131,6 +149,13 @@ mod tests {
             let error = Scheme::of(bad).expect_err("unknown").to_string();
             assert!(error.contains("sqlite:PATH, sqlite::memory:"), "{error}");
             assert!(!error.contains("secret"), "{error}");
+        }
+        for (mistaken, meant) in [
+            ("data/gesta.db", "is sqlite:data/gesta.db meant?"),
+            ("localhost:2113", "is http://localhost:2113 meant?"),
+        ] {
+            let error = Scheme::of(mistaken).expect_err("unknown").to_string();
+            assert!(error.ends_with(meant), "{error}");
         }
     }
 }

@@ -53,7 +53,7 @@ impl Refusal {
     pub fn of_earlier_history(place: &str) -> Self {
         let why = format!(
             "{place} is of an earlier history of the store, which was restored or has lost events since: what is there \
-             now may be other events, so begin anew, or at a place that you know"
+             now may be other events, so begin at the start, or at a place that you know"
         );
         Self::from(Error::new(ErrorKind::InvalidCheckpoint(why)))
     }

@@ -313,12 +313,11 @@ impl Restoring {
         let is_marked = place::read_mark(&source).map_err(|error| failed_at(from, error))? != 0;
         if is_marked && made_by == MadeBy::Gesta {
             let rule = format!(
-                "must be a file made by `gesta backup`; {} was copied from a store in use, or from one that was not closed, and \
-                 need not be whole. If SQLite itself has made it (`sqlite3 .backup`, `VACUUM INTO`, Litestream), it is whole: \
-                 `gesta restore --sqlite-copy {} --store sqlite:{}`",
-                from.display(),
-                from.display(),
-                to.display()
+                "must be a file made by `gesta backup`; {} was copied from a store in use, or from one that was not closed. If it \
+                 was copied by cp, rsync or the like, the newest events are missing in it: copy the store by `gesta backup`, \
+                 also while its server runs. Only if SQLite itself has made it (`sqlite3 .backup`, `VACUUM INTO`, Litestream) \
+                 is it whole, and --sqlite-copy says so",
+                from.display()
             );
             return Err(Error::invalid("backup", rule));
         }

@@ -23,10 +23,10 @@ pub(crate) enum AllCommand {
 #[command(
     after_help = "Each line is one event, as `gesta all read --output json` prints it:\n  \
     {\"stream\": \"cart-1\", \"type\": \"item-added\", \"data\": {\"item\": \"book\"}, \"id\"?: UUID, \"metadata\"?: JSON, \"tags\"?: [\"…\"]}\n\
-    Events keep their order, id, data, metadata and tags; positions, revisions and times are made anew. An event without id gets one \
+    Events keep their order, id, data, metadata and tags; positions, revisions and times are those of the import. An event without id gets one \
     from the text up to its line. An event whose id its stream has already is passed over, so an import that was stopped is simply \
     repeated; --skip only saves the time. Metadata of streams (`$$…`) are set at their place. Deletes, tombstones and $maxAge \
-    cannot be imported: an input that has them is refused, since what they hide could be read. Consumer groups are made anew at \
+    cannot be imported: an input that has them is refused, since what they hide could be read. Consumer groups are created again at \
     their place, with what they have parked; the report names each of them. A group on all events needs a file."
 )]
 pub(crate) struct AllImport {

@@ -2,6 +2,9 @@
 
 use clap::{Args, Subcommand};
 
+/// What the names of the streams of timers begin with unless a program says otherwise.
+const PREFIX: &str = "$timers-";
+
 /// `gesta timer …`.
 #[derive(Debug, Subcommand)]
 #[command(
@@ -10,7 +13,7 @@ use clap::{Args, Subcommand};
     file: ask its server."
 )]
 pub(crate) enum TimerCommand {
-    /// List the pending timers of a name, the next one first.
+    /// List the pending timers of a name, the next one first; without a name, the names that there are.
     List {
         #[command(flatten)]
         of: TimersOf,
@@ -20,19 +23,22 @@ pub(crate) enum TimerCommand {
     },
     /// Cancel the timer of a key, if one is pending.
     Cancel {
-        #[command(flatten)]
-        of: TimersOf,
+        /// The name of the timers.
+        name: String,
         /// The key of the timer.
         key: String,
+        /// What the names of their streams begin with.
+        #[arg(long, value_name = "TEXT", default_value = PREFIX)]
+        prefix: String,
     },
 }
 
-/// Which timers a command is about.
+/// Which timers are listed.
 #[derive(Debug, Args)]
 pub(crate) struct TimersOf {
     /// The name of the timers.
-    pub(crate) name: String,
+    pub(crate) name: Option<String>,
     /// What the names of their streams begin with.
-    #[arg(long, value_name = "TEXT", default_value = "$timers-")]
+    #[arg(long, value_name = "TEXT", default_value = PREFIX)]
     pub(crate) prefix: String,
 }

@@ -114,7 +114,7 @@ pub(super) async fn info(global: &Global, output: &mut Output) -> Outcome {
             let info = Info::from(info);
             return output.record(&Located { place, info }, |_| text);
         }
-        let server = HttpStore::with_config(&url, client::config(global)?)?;
+        let server = client::store(global, &url)?;
         let document = server.info_document().await?;
         let unreadable = |error: serde_json::Error| {
             Failure::other(format!("the answer of the server cannot be read: {error}"))
@@ -160,9 +160,9 @@ fn shown_info(place: &str, info: &StoreInfo) -> String {
 /// Asks a server whether it is alive, or whether it can take appends.
 pub(super) async fn health(global: &Global, ready: bool, output: &mut Output) -> Outcome {
     let url = match global.store_urls() {
-        Some(url) if !is_server(&url) => {
+        Some(url) if !is_server(&url) || url.contains(' ') => {
             return Err(Failure::usage(
-                "health is asked of a server: --store must be http://HOST:PORT or https://HOST:PORT",
+                "health is asked of one server: --store must be http://HOST:PORT or https://HOST:PORT",
             ));
         }
         Some(url) => url,

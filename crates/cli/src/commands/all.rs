@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_client::HttpStore;
 use gesta_core::{
     AllFrom, BackOff, Checkpoint, Direction, EventStore, Filter, Place, Position, Query, ReadAll,
     RecordedEvent, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage,
@@ -18,7 +17,7 @@ use super::{
     with_store, with_store_telling,
 };
 use crate::args::{After, AllCommand, AllRead, FilterArgs, Global, ReadFrom};
-use crate::exit::{Failure, Outcome};
+use crate::exit::Outcome;
 use crate::output::{Output, ProgressLine, rate, say, until_reader_gone};
 
 /// The most events in one page.
@@ -42,11 +41,7 @@ pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Outpu
             let progress = Progress::default();
             progress.set("nothing was imported yet".into());
             let server = given_store(global).filter(|url| is_server(url));
-            let server = server
-                .map(|url| {
-                    HttpStore::with_config(&url, client::config(global)?).map_err(Failure::from)
-                })
-                .transpose()?;
+            let server = server.map(|url| client::store(global, &url)).transpose()?;
             // Who types the events sees how far it is.
             let file = args.file.as_deref().filter(|path| *path != Path::new("-"));
             let line = match file.is_none() && std::io::stdin().is_terminal() {

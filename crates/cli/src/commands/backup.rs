@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gesta::{Database, MadeBy};
-use gesta_client::{Config, HttpStore};
+use gesta_client::Config;
 use gesta_core::ErrorKind;
 use serde_json::json;
 use tokio::signal::unix::Signal;
@@ -18,7 +18,7 @@ use super::{client, given_store, interrupts, is_server, maintenance, served};
 use crate::args::{Backup, Global, Restore};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, ProgressLine, copied, rate, say};
+use crate::output::{Output, ProgressLine, copied, count, rate, say};
 use crate::private_file;
 
 /// The longest time in which a server makes a copy.
@@ -156,7 +156,7 @@ async fn download(global: &Global, url: &str, to: &Path, line: &ProgressLine) ->
         answer_max: COPY_MAX,
         ..client::config(global)?
     };
-    let mut download = HttpStore::with_config(url, config)?.backup().await?;
+    let mut download = client::with_config(url, config)?.backup().await?;
     let (all, mut bytes) = (download.bytes(), 0);
     line.tell(|_| "waiting for the copy that the server makes".into());
     while let Some(part) = download.next().await? {
@@ -209,9 +209,19 @@ pub(super) async fn restore(url: &str, args: &Restore, output: &mut Output) -> O
     let events: u64 = restored.report.logs.iter().map(|log| log.events).sum();
     let record = json!({"store": url, "events": events, "incarnation": incarnation.to_string()});
     output.record(&record, |_| {
-        format!(
-            "restored {events} events to {url}, incarnation {incarnation}; checkpoints of the old store are refused. Accounts \
-             are those of the backup: tokens that were revoked since are valid again, and passwords are the old ones"
-        )
+        let mut text = format!(
+            "restored {} to {url}, incarnation {incarnation}; checkpoints of the old store are refused\n\
+             accounts, if there are any, are those of the backup: tokens that were revoked since are valid again, and \
+             passwords are the old ones",
+            count(events, "event")
+        );
+        if events == 0 {
+            text.push_str(&format!(
+                "\nthere is no event in {}: if there was one in the store, the copy was made without what lies in its \
+                 -wal file, by cp or the like; copy the store by `gesta backup`",
+                args.from.display()
+            ));
+        }
+        text
     })
 }

@@ -11,6 +11,17 @@ use crate::args::Global;
 use crate::exit::{Failure, Outcome};
 use crate::private_file;
 
+/// Returns the store on a server, or on the nodes of a cluster, whose URLs are separated by spaces.
+pub(super) fn store(global: &Global, urls: &str) -> Outcome<HttpStore> {
+    with_config(urls, config(global)?)
+}
+
+/// Does what [`store`] does, with another configuration.
+pub(super) fn with_config(urls: &str, config: Config) -> Outcome<HttpStore> {
+    let urls: Vec<&str> = urls.split_whitespace().collect();
+    Ok(HttpStore::connect_to_cluster(&urls, config)?)
+}
+
 /// Makes the configuration of a client from options and environment.
 pub(super) fn config(global: &Global) -> Outcome<Config> {
     let ca = match &global.ca_file {

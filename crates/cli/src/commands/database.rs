@@ -10,13 +10,13 @@ use super::{BEFORE_ALL, interrupts, until_stopped};
 use crate::exit::{Code, Failure, Outcome};
 
 /// Opens a database. If a server has it open, the error says how the command, if there is such a one, is given through
-/// that server.
+/// that server: with all of its arguments, and without a guess at the address of the server.
 pub(super) async fn open(url: &str, through_server: Option<&str>) -> Outcome<Database> {
     let opened = Database::open(url, &Options::default()).await;
     opened.map_err(|error| match through_server {
         Some(command) => open_in_a_server(error, || {
             format!(
-                "stop that process, or if it is a server, ask it: gesta {command} --store http://127.0.0.1:2113"
+                "stop that process, or if it is a server, ask it: gesta {command} --store URL, with the URL of that server"
             )
         }),
         None => error.into(),

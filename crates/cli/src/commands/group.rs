@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use gesta_client::{HttpGroups, HttpStore};
+use gesta_client::HttpGroups;
 use gesta_core::StreamId;
 use gesta_groups::document::{Group, Name};
 use gesta_groups::{ALL, ConsumerGroups, Create, Error, GroupId, Settings, Source};
@@ -25,7 +25,7 @@ pub(super) async fn run(global: &Global, command: GroupCommand, output: &mut Out
         let text = "--store (GESTA_STORE) names a database, and groups are run by a server: give --store http://HOST:PORT";
         return Err(Failure::usage(text));
     }
-    let groups = HttpStore::with_config(&url, client::config(global)?)?.groups();
+    let groups = client::store(global, &url)?.groups();
     match command {
         GroupCommand::List { stream } => list(&groups, stream, output).await,
         GroupCommand::Info { group } => {
@@ -36,7 +36,9 @@ pub(super) async fn run(global: &Global, command: GroupCommand, output: &mut Out
         GroupCommand::Update { group, settings } => {
             let settings = read_settings(&settings)?;
             let updated = groups.update(&group, &settings).await?;
-            output.record(&updated, |_| format!("group {group} has other settings"))
+            output.record(&updated, |_| {
+                format!("the settings of group {group} were replaced")
+            })
         }
         GroupCommand::ReplayParked { group, stop_at } => {
             groups.replay_parked(&group, stop_at).await?;
@@ -46,7 +48,14 @@ pub(super) async fn run(global: &Global, command: GroupCommand, output: &mut Out
             let what =
                 format!("this moves group {group}: events come again, or are never delivered");
             confirm::ask(&confirm, &what)?;
-            let found = groups.reset(&group, to).await?;
+            let found = groups.reset(&group, to).await;
+            let found = found.map_err(|error| {
+                match error.to_string().strip_prefix("to.at ") {
+                    // The option has no such part.
+                    Some(rule) => Failure::usage(format!("--to {rule}")),
+                    None => error.into(),
+                }
+            })?;
             output.record(&found, |found| {
                 let next = found
                     .checkpoint
@@ -157,7 +166,7 @@ fn pretty(group: &Group, id: &GroupId) -> String {
         line(
             "counts",
             format!(
-                "{} s: {} delivered, {} of them again; {} acknowledged, {} skipped, {} refused, {} too late",
+                "in {} s: {} deliveries, {} of them repeated; {} acknowledged, {} skipped, {} refused, {} too late",
                 running.seconds,
                 counts.delivered,
                 counts.redelivered,
@@ -178,7 +187,11 @@ fn pretty(group: &Group, id: &GroupId) -> String {
             line("consumer", format!("{name}  holds {held}, got {delivered}"));
         }
     }
-    line("settings", json!(group.settings).to_string());
+    let own = own_settings(&group.settings);
+    let labels = std::iter::once("settings").chain(std::iter::repeat(""));
+    for (label, setting) in labels.zip(own) {
+        line(label, setting);
+    }
     if !group.filter.is_empty() {
         line("filter", json!(group.filter).to_string());
     }
@@ -186,6 +199,21 @@ fn pretty(group: &Group, id: &GroupId) -> String {
         line("pattern", json!(pattern).to_string());
     }
     text
+}
+
+/// Returns the settings that are not those that a group has by default, one a line.
+fn own_settings(settings: &Settings) -> Vec<String> {
+    let (own, usual) = (json!(settings), json!(Settings::default()));
+    let fields = own.as_object().into_iter().flatten();
+    let changed = fields.filter(|(name, value)| usual.get(name) != Some(value));
+    let mut lines: Vec<String> = changed
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    lines.push(match lines.is_empty() {
+        true => "default".to_owned(),
+        false => "the others are default".to_owned(),
+    });
+    lines
 }
 
 impl From<Error> for Failure {

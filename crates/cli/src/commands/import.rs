@@ -441,7 +441,7 @@ fn what_hides(described: &str, event: &EventData) -> Option<String> {
         },
     };
     Some(format!(
-        "{what} of the stream {described:?}; an import makes times anew and only appends, so that events which were hidden \
+        "{what} of the stream {described:?}; an import gives new times and only appends, so that events which were hidden \
          could be read; {CURE}"
     ))
 }

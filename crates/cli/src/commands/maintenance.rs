@@ -22,7 +22,7 @@ use crate::args::{Global, Scavenge, VirtualStreamsCommand};
 use crate::config::DEFAULT_STORE;
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::{Output, ProgressLine, rate, visible};
+use crate::output::{Output, ProgressLine, count, rate, visible};
 
 /// The pause between two questions how far the entries of virtual streams are written.
 const ASK_EVERY: Duration = Duration::from_millis(500);
@@ -39,10 +39,7 @@ enum Location {
 fn place(global: &Global) -> Outcome<Location> {
     let url = given_store(global).unwrap_or_else(|| DEFAULT_STORE.into());
     Ok(match is_server(&url) {
-        true => {
-            let server = HttpStore::with_config(&url, client::config(global)?)?;
-            Location::Server(Box::new(server))
-        }
+        true => Location::Server(Box::new(client::store(global, &url)?)),
         false => Location::Database(url),
     })
 }
@@ -99,9 +96,16 @@ pub(super) fn show(verified: &Verified, output: &mut Output) -> Outcome {
     let summary = json!({"healthy": healthy, "events": events, "findings": findings_total});
     output.record(&summary, |_| match healthy {
         true => {
-            format!("healthy: {events} events read, every promise that data can show is kept")
+            format!(
+                "healthy: {} read, every promise that data can show is kept",
+                count(*events, "event")
+            )
         }
-        false => format!("damaged: {events} events read, {findings_total} findings"),
+        false => format!(
+            "damaged: {} read, {}",
+            count(*events, "event"),
+            count(*findings_total, "finding")
+        ),
     })?;
     output.flush()
 }
@@ -110,7 +114,7 @@ pub(super) async fn scavenge(global: &Global, args: &Scavenge, output: &mut Outp
     let place = place(global)?;
     if args.compact && matches!(place, Location::Server(_)) {
         return Err(Failure::usage(
-            "--compact writes the whole file anew, which needs the store for itself: stop the server, and give \
+            "--compact writes the whole file again, which needs the store for itself: stop the server, and give \
              --store sqlite:PATH. Without --compact the room is used for new events",
         ));
     }
@@ -122,7 +126,7 @@ pub(super) async fn scavenge(global: &Global, args: &Scavenge, output: &mut Outp
         confirm::ask(&args.confirm, "Hidden events are removed for ever")?;
     }
     let line = ProgressLine::begin(output, "opening the store");
-    let scavenged = remove_hidden(&place, mode, &line).await;
+    let scavenged = remove_hidden(&place, args, &line).await;
     drop(line);
     output.record(&scavenged?, show_scavenged)?;
     let Location::Database(url) = place else {
@@ -149,7 +153,17 @@ pub(super) async fn scavenge(global: &Global, args: &Scavenge, output: &mut Outp
 }
 
 /// Removes what is hidden in a store, or counts it, until Ctrl-C.
-async fn remove_hidden(place: &Location, mode: RunMode, line: &ProgressLine) -> Outcome<Scavenged> {
+async fn remove_hidden(
+    place: &Location,
+    args: &Scavenge,
+    line: &ProgressLine,
+) -> Outcome<Scavenged> {
+    // What a server can be asked for: it cannot write its file again.
+    let (mode, through_server) = match (args.dry_run, args.compact) {
+        (true, _) => (RunMode::Dry, Some("scavenge --dry-run")),
+        (false, false) => (RunMode::Real, Some("scavenge")),
+        (false, true) => (RunMode::Real, None),
+    };
     let told = |now: Progress| {
         line.tell(|time| {
             let streams = rate("streams", now.streams, None, time);
@@ -178,7 +192,7 @@ async fn remove_hidden(place: &Location, mode: RunMode, line: &ProgressLine) -> 
             until_stopped(&mut interrupts, scavenge, stopped).await
         }
         Location::Database(url) => {
-            let opening = database::open(url, Some("scavenge"));
+            let opening = database::open(url, through_server);
             let opened = until_stopped(&mut interrupts, opening, || BEFORE_ALL.into()).await?;
             let store = opened.start(&Options::default())?;
             let scavenge = async { Ok(served::scavenge(&store, mode, told).await?) };
@@ -199,8 +213,10 @@ fn show_scavenged(done: &Scavenged) -> String {
         count => format!("; {count} streams were left as they are: their metadata cannot be read"),
     };
     format!(
-        "{verb} {} events ({} bytes) of {} streams{unreadable}",
-        done.events, done.payload_bytes, done.streams_changed
+        "{verb} {} ({} bytes) of {}{unreadable}",
+        count(done.events, "event"),
+        done.payload_bytes,
+        count(done.streams_changed, "stream")
     )
 }
 
@@ -245,7 +261,12 @@ async fn in_database(
     line: &ProgressLine,
 ) -> Outcome<VirtualStreams> {
     let mut interrupts = interrupts()?;
-    let opening = database::open(url, Some("virtual-streams"));
+    let through_server = match command {
+        VirtualStreamsCommand::On => "virtual-streams on",
+        VirtualStreamsCommand::Off => "virtual-streams off",
+        VirtualStreamsCommand::Status => "virtual-streams status",
+    };
+    let opening = database::open(url, Some(through_server));
     let database = until_stopped(&mut interrupts, opening, || BEFORE_ALL.into()).await?;
     let call = match command {
         VirtualStreamsCommand::On => VirtualStreamsCall::SwitchOn,

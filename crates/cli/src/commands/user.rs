@@ -3,7 +3,7 @@
 //! Invariant: a password comes from a terminal, a file, standard input or the environment, never from an argument; it
 //! is neither shown nor logged. Not here: the rules of accounts (`gesta_access`).
 
-use std::io::{BufRead, IsTerminal};
+use std::io::{BufRead, ErrorKind as Io, IsTerminal};
 use std::sync::Arc;
 
 use gesta::Missing;
@@ -25,8 +25,8 @@ use crate::output::Output;
 /// The group of those who may do everything.
 const ADMINS: &str = "$admins";
 /// What is said of a store that a server has open.
-const CHANGED_THROUGH_SERVER: &str = "an administrator changes accounts through the server that has it, with \
-                                      --store http://127.0.0.1:2113 and GESTA_USER. If there is no user yet, stop the \
+const CHANGED_THROUGH_SERVER: &str = "an administrator changes accounts through the server that has it: with --store \
+                                      URL, the URL of that server, and GESTA_USER. If there is no user yet, stop the \
                                       server first, or start it with GESTA_ADMIN_PASSWORD, which makes the user admin";
 /// The variable for a new password, which is read if no file is named.
 const NEW_PASSWORD: &str = "GESTA_NEW_PASSWORD";
@@ -75,8 +75,12 @@ pub(super) async fn run(global: &mut Global, command: UserCommand, output: &mut 
                 if !groups.iter().any(|group| group == ADMINS) {
                     ask_if_last(&accounts, &user, &confirm).await?;
                 }
+                let now = match groups.is_empty() {
+                    true => "is in no group now".to_owned(),
+                    false => format!("is in these groups now: {}", groups.join(" ")),
+                };
                 accounts.set_groups(&user, groups).await?;
-                tell(output, &user, "has other groups")
+                tell(output, &user, &now)
             })
             .await
         }
@@ -184,9 +188,7 @@ pub(super) async fn token(
         TokenCommand::Revoke { id } => {
             on_accounts(global, Missing::Refuse, async |accounts| {
                 accounts.revoke_token(&id).await?;
-                output.record(&json!({"token": id}), |_| {
-                    format!("token {id} is worth nothing")
-                })
+                output.record(&json!({"token": id}), |_| format!("token {id} was revoked"))
             })
             .await
         }
@@ -295,7 +297,12 @@ fn read(from: &NewPassword, user: &str) -> Outcome<String> {
         return Ok(password);
     }
     if std::io::stdin().is_terminal() {
-        let ask = |what: String| rpassword::prompt_password(what).map_err(Failure::from);
+        let ask = |what: String| {
+            rpassword::prompt_password(what).map_err(|error| match error.kind() {
+                Io::Interrupted => Failure::interrupted("stopped: nothing was changed"),
+                _ => error.into(),
+            })
+        };
         let password = ask(format!("New password of {user}: "))?;
         if ask("Once more: ".into())? != password {
             return Err(Failure::usage(

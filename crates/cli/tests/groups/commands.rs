@@ -70,6 +70,12 @@ async fn a_group_is_looked_after_by_commands() {
     assert!(links.contains("0@orders"), "{links}");
     let text = succeed(&["--store", url, "group", "info", "orders::billing"]);
     assert!(text.contains(parked.as_str()), "{text}");
+    // What happened: all settings stood in one line of JSON.
+    assert!(text.contains("settings     max_retry_count 5\n"), "{text}");
+    assert!(
+        text.contains("the others are default") && !text.contains('{'),
+        "{text}"
+    );
 
     shown(url, &["replay-parked", "orders::billing"]);
     let settings = r#"{"message_timeout_ms": 5000}"#;
@@ -108,6 +114,8 @@ fn wrong_groups_are_refused() {
     }
     succeed(&["--store", url, "group", "create", "orders::billing"]);
     refused(url, &["create", "orders::billing"], 1, "exists already");
+    let far = ["reset", "orders::billing", "--to", "1200", "--yes"];
+    refused(url, &far, 2, "--to must be at most");
     refused(url, &["delete", "orders::other", "--yes"], 3, "not found");
     server.stop();
 }

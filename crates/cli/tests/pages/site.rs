@@ -164,3 +164,93 @@ fn pages_for_users_use_common_words() {
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
+
+/// What happened: errors and help pages used words that pages for users may not use.
+#[test]
+fn texts_of_programs_use_common_words() {
+    const INSTEAD: [(&str, &str); 3] = [
+        ("anew", "again"),
+        ("whoever", "the one who, everybody who"),
+        ("shall", "must, will"),
+    ];
+    let (mut found, mut texts) = (Vec::new(), 0);
+    for (path, source) in crate::files(&["rs"]) {
+        let name = path.strip_prefix(crate::root()).unwrap();
+        let name = name.display().to_string();
+        let is_of_tests = ["/tests", "/testing/", "/examples/", "/benches/"];
+        let is_of_a_program = name.starts_with("crates/") && name.contains("/src/");
+        let is_shown = !["testkit", "pgtest", "simulation"]
+            .iter()
+            .any(|of_tests| name.starts_with(&format!("crates/{of_tests}/")));
+        if !is_of_a_program || !is_shown || is_of_tests.iter().any(|part| name.contains(part)) {
+            continue;
+        }
+        let source = source.split("#[cfg(test)]").next().unwrap();
+        let mut shown = literals(source);
+        if name.starts_with("crates/cli/src/args") {
+            let lines = source.lines().map(str::trim_start);
+            shown.extend(lines.filter_map(|line| line.strip_prefix("///").map(str::to_owned)));
+        }
+        texts += shown.len();
+        for text in shown {
+            let lower = text.to_lowercase();
+            let has = |word: &str| {
+                lower
+                    .split(|c: char| !c.is_alphanumeric())
+                    .any(|own| own == word)
+            };
+            for (word, other) in INSTEAD.iter().filter(|(word, _)| has(word)) {
+                found.push(format!("{name}: {word}: {other}: {text}"));
+            }
+        }
+    }
+    assert!(texts > 5_000, "{texts}");
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// The texts in quotes of a source.
+fn literals(source: &str) -> Vec<String> {
+    let (mut found, mut rest) = (Vec::new(), source);
+    while let Some(at) = rest.find(['"', '\'', '/', 'r']) {
+        let (before, from) = rest.split_at(at);
+        let is_name = before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let raw = from.strip_prefix('r').filter(|_| !is_name).and_then(|raw| {
+            let hashes = raw.len() - raw.trim_start_matches('#').len();
+            let text = raw[hashes..].strip_prefix('"')?;
+            let end = format!("\"{}", "#".repeat(hashes));
+            text.split_once(&end)
+        });
+        rest = if let Some((text, after)) = raw {
+            found.push(text.to_owned());
+            after
+        } else if from.starts_with("//") {
+            from.split_once('\n').map_or("", |(_, after)| after)
+        } else if let Some(text) = from.strip_prefix('"') {
+            let mut is_escaped = false;
+            let end = text.find(|c| {
+                let ends = c == '"' && !is_escaped;
+                is_escaped = c == '\\' && !is_escaped;
+                ends
+            });
+            let (text, after) = text.split_at(end.expect("a text has an end"));
+            found.push(text.to_owned());
+            &after[1..]
+        } else if let Some(quoted) = from.strip_prefix('\'') {
+            // A character; a lifetime has no second quote.
+            match quoted.strip_prefix('\\') {
+                Some(escaped) => {
+                    let skipped = escaped.chars().next().map_or(0, char::len_utf8);
+                    let after = &escaped[skipped..];
+                    after.split_once('\'').map_or("", |(_, after)| after)
+                }
+                None => {
+                    let width = quoted.chars().next().map_or(0, char::len_utf8);
+                    quoted[width..].strip_prefix('\'').unwrap_or(quoted)
+                }
+            }
+        } else {
+            &from[1..]
+        };
+    }
+    found
+}

@@ -156,7 +156,62 @@ fn commands_that_take_a_while_show_on_a_terminal_how_far_they_are() {
     assert_eq!(stderr(&plain).trim(), "opening the store …", "{plain:?}");
 }
 
-/// Goal: a store that a server has open is told in one line, with the command that goes through the server.
+/// Runs a program at a terminal, types something when it has asked for it, and gives what was shown as its output. What
+/// is typed unseen is typed when the terminal does not echo any more.
+const TYPED: &str = r#"
+import os, pty, sys, termios
+asked, typed = (part.encode() for part in sys.argv[1:3])
+child, ours = pty.fork()
+if child == 0:
+    os.execv(sys.argv[4], sys.argv[4:])
+shown = b""
+while True:
+    try:
+        part = os.read(ours, 4096)
+    except OSError:
+        break
+    shown += part
+    if typed and asked in shown:
+        while sys.argv[3] == "unseen" and termios.tcgetattr(ours)[3] & termios.ECHO:
+            pass
+        os.write(ours, typed)
+        typed = b""
+sys.stdout.buffer.write(shown)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"#;
+
+/// What happened: Ctrl-C at the question for a password was an error of code 1, and whoever said no to a question was
+/// told of an error. Goal: the first has the code of a command that was stopped, the second says what was done.
+#[test]
+fn questions_are_answered_by_no() {
+    if !is_installed("python3") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    append(&store, "a-1");
+    let at_terminal = |typed: &[&str], arguments: &[&str]| {
+        let mut command = Command::new("python3");
+        command.args(["-c", TYPED]).args(typed);
+        command.arg(env!("CARGO_BIN_EXE_gesta")).args(arguments);
+        let shown = output_of(&mut command);
+        (code(&shown), stdout(&shown))
+    };
+    let add = ["user", "add", "root", "--admin", "--store", &store];
+    let (stopped, shown) = at_terminal(&["New password of root: ", "\x03", "unseen"], &add);
+    assert_eq!(stopped, 130, "{shown}");
+    assert!(shown.contains("stopped: nothing was changed"), "{shown}");
+    let delete = ["stream", "delete", "a-1", "--store", &store];
+    let (declined, shown) = at_terminal(&["[y/N]", "n\n", "seen"], &delete);
+    assert_eq!(declined, 1, "{shown}");
+    assert!(shown.contains("nothing was done"), "{shown}");
+    assert!(!shown.contains("error"), "{shown}");
+}
+
+/// Goal: a store that a server has open is told in one line, with the whole command that goes through the server.
+///
+/// What happened: the command had lost its arguments, so that a dry run became a real one, and had an address that was
+/// guessed, at which another server may be.
 #[test]
 fn a_store_in_use_is_told_once() {
     let home = tempfile::tempdir().unwrap();
@@ -165,19 +220,31 @@ fn a_store_in_use_is_told_once() {
     for (command, advice) in [
         (
             &["verify"][..],
-            "gesta verify --store http://127.0.0.1:2113",
+            "ask it: gesta verify --store URL, with the URL of that server",
         ),
         (
             &["scavenge", "--yes"],
-            "gesta scavenge --store http://127.0.0.1:2113",
+            "ask it: gesta scavenge --store URL,",
+        ),
+        (
+            &["scavenge", "--dry-run"],
+            "ask it: gesta scavenge --dry-run --store URL,",
+        ),
+        (
+            &["virtual-streams", "status"],
+            "ask it: gesta virtual-streams status --store URL,",
+        ),
+        (
+            &["virtual-streams", "on"],
+            "ask it: gesta virtual-streams on --store URL,",
         ),
         (
             &["backup", "copy.db"],
-            "gesta backup copy.db --store http://127.0.0.1:2113",
+            "ask it: gesta backup copy.db --store URL,",
         ),
         (
             &["user", "list"],
-            "--store http://127.0.0.1:2113 and GESTA_USER",
+            "with --store URL, the URL of that server, and GESTA_USER",
         ),
     ] {
         let refused = run(&[command, &["--store", &url_of(&path)]].concat());
@@ -190,9 +257,15 @@ fn a_store_in_use_is_told_once() {
             server.child.id()
         );
         assert!(text.contains(&holder) && text.contains(advice), "{text}");
+        assert!(!text.contains("http://"), "{text}");
         assert_eq!(text.matches("is open in").count(), 1, "{text}");
         assert!(!text.contains("one process at a time"), "{text}");
     }
+    // A server cannot write its file again, so it is not named.
+    let compact = ["scavenge", "--yes", "--compact", "--store", &url_of(&path)];
+    let refused = run(&compact);
+    assert_eq!(code(&refused), 5, "{refused:?}");
+    assert!(!stderr(&refused).contains("ask it"), "{refused:?}");
     server.stop();
 }
 

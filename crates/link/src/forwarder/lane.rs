@@ -75,7 +75,7 @@ impl Ticket {
 /// Calls a function that does not belong to the link. A panic of one caller must not end the calls of all others.
 fn guarded(call: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err() {
-        tracing::error!("whoever was told the outcome of a call, or a hint, panicked");
+        tracing::error!("the code that receives the outcome of a call, or a hint, panicked");
     }
 }
 
