@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use gesta_core::backend::Backend;
 use gesta_core::{
-    After, Append, Checkpoint, Condition, DeleteKind, DeleteStream, Error, EventData, EventId,
-    EventType, ExpectedRevision, Filter, LifecycleChange, Position, Query, Result,
+    After, Append, Attempt, Checkpoint, Condition, DeleteKind, DeleteStream, Error, EventData,
+    EventId, EventType, ExpectedRevision, Filter, LifecycleChange, Position, Query, Result,
     SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
 };
 use tokio::time::Instant;
@@ -43,6 +43,8 @@ pub struct Command<T> {
     pub(crate) stored: Option<FoundStored>,
     /// Whether the command is registered as an attempt that retries wait for.
     pub(crate) registered: bool,
+    /// Which attempt the command is, if a node makes several by itself.
+    pub(crate) attempt: Attempt,
 }
 
 impl<T> Command<T> {
@@ -120,7 +122,15 @@ impl<T> Command<T> {
             lost: Vec::new(),
             stored: None,
             registered: false,
+            attempt: Attempt::Only,
         }
+    }
+
+    /// Says which attempt the command is.
+    #[must_use]
+    pub fn as_attempt(mut self, attempt: Attempt) -> Self {
+        self.attempt = attempt;
+        self
     }
 
     /// Returns whether the command only asks whether its claims hold.

@@ -23,8 +23,9 @@ use futures::{FutureExt, TryFutureExt};
 use gesta_core::backend::{Backend, CommitObserver};
 use gesta_core::capacity::{Capacity, Permit};
 use gesta_core::{
-    Append, Appended, Clock, DeleteStream, Deleted, Error, ErrorKind, EventId, IdempotencyWindow,
-    LogId, MetadataSet, Position, Result, SetStreamMetadata, Submission,
+    Append, Appended, Attempt, Clock, DeleteStream, Deleted, Error, ErrorKind, EventId,
+    IdempotencyWindow, KnownEnd, LogId, MetadataSet, Position, Result, SetStreamMetadata,
+    Submission,
 };
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
@@ -222,7 +223,22 @@ impl Pipeline {
     /// # Cancel safety
     /// The append goes on even if the future is dropped.
     pub fn append(&self, request: Append) -> impl Future<Output = Result<Appended>> + Send + use<> {
-        self.call(command::of_append(request))
+        self.append_as(Attempt::Only, request)
+    }
+
+    /// Appends as [`append`](Self::append) does, for a node that may make several attempts.
+    ///
+    /// # Errors
+    /// Those of [`append`](Self::append), and [`Error::overtaken`].
+    ///
+    /// # Cancel safety
+    /// The append goes on even if the future is dropped.
+    pub fn append_as(
+        &self,
+        attempt: Attempt,
+        request: Append,
+    ) -> impl Future<Output = Result<Appended>> + Send + use<> {
+        self.call(command::of_append(request), attempt)
     }
 
     /// Takes what the owner of a stream of this log has decided, as [`gesta_core::OwnerStore::submit`] does.
@@ -235,7 +251,7 @@ impl Pipeline {
         } = submission;
         let reply = Reply::Owner(OwnerReply::new(on_outcome));
         match command::of_owner(stream, after, events) {
-            Ok(parts) => self.enqueue(parts.into(), reply),
+            Ok(parts) => self.enqueue(parts.into(), Attempt::Only, reply),
             Err(error) => reply.send(Err(error.during("append"))),
         }
     }
@@ -251,7 +267,20 @@ impl Pipeline {
         request: DeleteStream,
         id: Option<EventId>,
     ) -> impl Future<Output = Result<Deleted>> + Send + use<> {
-        let deleted = self.call(Ok(vec![command::of_delete(request, id)].into()));
+        self.delete_as(Attempt::Only, request, id)
+    }
+
+    /// Deletes a stream as [`delete`](Self::delete) does, for a node that may make several attempts.
+    ///
+    /// # Errors
+    /// Those of [`delete`](Self::delete), and [`Error::overtaken`].
+    pub fn delete_as(
+        &self,
+        attempt: Attempt,
+        request: DeleteStream,
+        id: Option<EventId>,
+    ) -> impl Future<Output = Result<Deleted>> + Send + use<> {
+        let deleted = self.call(Ok(vec![command::of_delete(request, id)].into()), attempt);
         deleted.map_ok(|deleted| Deleted {
             log: deleted.log,
             position: deleted.position,
@@ -269,7 +298,21 @@ impl Pipeline {
         request: SetStreamMetadata,
         id: Option<EventId>,
     ) -> impl Future<Output = Result<MetadataSet>> + Send + use<> {
-        let set = self.call(Ok(vec![command::of_set_metadata(request, id)].into()));
+        self.set_metadata_as(Attempt::Only, request, id)
+    }
+
+    /// Sets metadata as [`set_metadata`](Self::set_metadata) does, for a node that may make several attempts.
+    ///
+    /// # Errors
+    /// Those of [`set_metadata`](Self::set_metadata), and [`Error::overtaken`].
+    pub fn set_metadata_as(
+        &self,
+        attempt: Attempt,
+        request: SetStreamMetadata,
+        id: Option<EventId>,
+    ) -> impl Future<Output = Result<MetadataSet>> + Send + use<> {
+        let wanted = vec![command::of_set_metadata(request, id)].into();
+        let set = self.call(Ok(wanted), attempt);
         set.map_ok(|set| MetadataSet {
             log: set.log,
             position: set.position,
@@ -282,7 +325,19 @@ impl Pipeline {
     #[must_use]
     pub fn known_end(&self) -> Position {
         let stats = &self.shared.stats;
-        stats.known_end.get().max(stats.seen_end.get())
+        stats.known_end().position.max(stats.seen_end.get())
+    }
+
+    /// Returns the last position of the log that this pipeline knows of, with the history to which it belongs. It may
+    /// be far before the end of the log.
+    #[must_use]
+    pub fn known_end_in_history(&self) -> KnownEnd {
+        self.shared.stats.known_end()
+    }
+
+    /// Tells the pipeline that another process has seen the log reach up to this position.
+    pub fn hear_of_end(&self, end: KnownEnd) {
+        self.shared.stats.hear_of_end(end);
     }
 
     /// Tells the pipeline that a read has found the log to reach up to this position.
@@ -363,10 +418,11 @@ impl Pipeline {
     fn call(
         &self,
         wanted: Result<Wanted>,
+        attempt: Attempt,
     ) -> impl Future<Output = Result<Appended>> + Send + use<> {
         let (reply, answer) = oneshot::channel();
         let refused = wanted
-            .map(|wanted| self.enqueue(wanted, Reply::Caller(reply)))
+            .map(|wanted| self.enqueue(wanted, attempt, Reply::Caller(reply)))
             .err();
         async move {
             match refused {
@@ -377,7 +433,7 @@ impl Pipeline {
     }
 
     /// Gives a command to the engine, or refuses the command at once.
-    fn enqueue(&self, mut wanted: Wanted, reply: Reply) {
+    fn enqueue(&self, mut wanted: Wanted, attempt: Attempt, reply: Reply) {
         let cost = command::cost_of(&wanted);
         let mut permit = match admit(&self.shared.admission, cost) {
             Ok(permit) => permit,
@@ -392,7 +448,7 @@ impl Pipeline {
         self.pack(&mut wanted.parts, cost);
         hold_packed(&mut permit, &mut wanted.parts);
         let permits = (permit, queued);
-        let command = Command::new(Ticket { reply, permits }, wanted, arrived);
+        let command = Command::new(Ticket { reply, permits }, wanted, arrived).as_attempt(attempt);
         let refused = match self.lock_sender().as_ref() {
             Some(sender) => sender.send(command).err().map(|refused| refused.0),
             None => Some(command),

@@ -7,6 +7,7 @@
 //! a simulated one.
 //!
 //! * `queue`, `attempts`: commands that wait; `knowledge`: what is known of streams and ids; `judge`: do claims hold?
+//! * `repeated`: changes that nodes send again by themselves;
 //! * `forming`, `sending`: the batch being formed, and what follows its commit; `pace`, `giving_way`: when to send;
 //! * `looking_up`, `reads`, `job`, `lookup`: what is looked up;
 //! * `clock`: with which time events are stored, and when the clock is not believed;
@@ -33,6 +34,7 @@ mod preparing;
 pub(crate) mod queue;
 pub(crate) mod reads;
 mod recovery;
+mod repeated;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -245,7 +247,7 @@ impl<T> Sequencer<T> {
             self.start_reads(now);
             self.send_if_due(now);
         }
-        self.stats.known_end.set(self.committed.position);
+        self.tell_end();
         if self.is_closing && self.is_done() {
             self.stop();
         }
@@ -431,6 +433,9 @@ impl<T> Sequencer<T> {
         found: Option<Vec<Found>>,
         now: Now,
     ) {
+        if let Some(answer) = self.deleted_attempt(&command) {
+            return self.forming.depend(command, answer);
+        }
         let Some(mut condition) = command.no_match.take() else {
             return self.place(command, now);
         };

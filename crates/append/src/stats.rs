@@ -1,8 +1,9 @@
 //! The counters of a pipeline.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use gesta_core::Position;
+use gesta_core::{Incarnation, KnownEnd, Position};
 
 /// A counter that only grows.
 #[derive(Debug, Default)]
@@ -34,7 +35,7 @@ pub struct Stats {
     pub(crate) condition_lookups: Counter,
     pub(crate) condition_turns: Counter,
     /// The last position of the log that is known to be committed.
-    pub(crate) known_end: Gauge,
+    pub(crate) known_end: End,
     /// The greatest end of the log that a read has told.
     pub(crate) seen_end: Gauge,
 }
@@ -54,6 +55,68 @@ impl Gauge {
 
     pub(crate) fn get(&self) -> Position {
         Position(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// The end of a log in its present history, as far as it is known. It is told to others.
+#[derive(Debug)]
+pub struct End(Mutex<Ends>);
+
+#[derive(Debug)]
+struct Ends {
+    /// The last position that this process has seen committed.
+    own: KnownEnd,
+    /// The last position in the same history that another process has told of.
+    heard: Position,
+}
+
+impl Default for End {
+    fn default() -> Self {
+        Self(Mutex::new(Ends {
+            own: KnownEnd::NOTHING,
+            heard: Position::START,
+        }))
+    }
+}
+
+impl End {
+    pub(crate) fn set(&self, own: KnownEnd) {
+        let mut ends = self.lock();
+        if ends.own.incarnation != own.incarnation {
+            ends.heard = Position::START;
+        }
+        ends.own = own;
+    }
+
+    /// Forgets what was known, because history has changed.
+    pub(crate) fn forget(&self, incarnation: Incarnation) {
+        let position = Position::START;
+        *self.lock() = Ends {
+            own: KnownEnd {
+                incarnation,
+                position,
+            },
+            heard: position,
+        };
+    }
+
+    /// Takes what another process has told. What it says of another history does not count.
+    pub(crate) fn hear(&self, end: KnownEnd) {
+        let mut ends = self.lock();
+        let position = end.within(ends.own.incarnation);
+        ends.heard = ends.heard.max(position);
+    }
+
+    pub(crate) fn get(&self) -> KnownEnd {
+        let ends = self.lock();
+        KnownEnd {
+            position: ends.own.position.max(ends.heard),
+            ..ends.own
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Ends> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,6 +155,17 @@ pub struct PipelineStats {
 }
 
 impl Stats {
+    /// Returns the end of the log, as far as it is known, in the history to which it belongs.
+    #[must_use]
+    pub fn known_end(&self) -> KnownEnd {
+        self.known_end.get()
+    }
+
+    /// Takes the end of the log that another process has told.
+    pub fn hear_of_end(&self, end: KnownEnd) {
+        self.known_end.hear(end);
+    }
+
     /// Shows the counters, beside the numbers of commands and events that wait or are in flight.
     #[must_use]
     pub fn snapshot(&self, [queued_commands, queued_events]: [usize; 2]) -> PipelineStats {

@@ -200,6 +200,24 @@ impl Error {
         self.has_cause::<NeedsAdministrator>()
     }
 
+    /// Makes the error for a change that another node has sent and may have sent again, if the later attempt may have
+    /// been stored before, and be gone with this stream. Nothing was stored by this attempt. It is an `Unavailable`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn overtaken(stream: &StreamId) -> Self {
+        let text = format!(
+            "stream {stream} was deleted or changed while the change was on its way from another node"
+        );
+        Self::unavailable(text).caused_by(Overtaken)
+    }
+
+    /// Returns true if this error is that of [`Error::overtaken`], so that nothing was stored by the attempt.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_overtaken(&self) -> bool {
+        matches!(self.kind, ErrorKind::Unavailable(_)) && self.has_cause::<Overtaken>()
+    }
+
     fn has_cause<E: std::error::Error + 'static>(&self) -> bool {
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
@@ -260,6 +278,11 @@ struct LogClosed(LogId);
 #[error("only an administrator can change that")]
 struct NeedsAdministrator;
 
+/// The cause of [`Error::overtaken`], by which [`Error::is_overtaken`] recognises it.
+#[derive(Debug, thiserror::Error)]
+#[error("another attempt may have been made")]
+struct Overtaken;
+
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Self::new(kind)
@@ -286,6 +309,16 @@ mod tests {
         let wrapped = Error::unavailable("database 2").caused_by(frozen);
         assert!(wrapped.during("append").is_for_administrator());
         assert!(!Error::unavailable("away").is_for_administrator());
+    }
+
+    #[test]
+    fn an_attempt_that_was_overtaken_is_known_by_its_cause() {
+        let stream = StreamId::new("cart-1").expect("valid");
+        let overtaken = Error::overtaken(&stream).during("append");
+        assert!(overtaken.is_overtaken() && overtaken.to_string().contains("cart-1"));
+        assert!(!Error::unavailable("away").is_overtaken());
+        let unknown = Error::new(ErrorKind::OutcomeUnknown("lost".into()));
+        assert!(!unknown.caused_by(overtaken).is_overtaken());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! Invariants: a value that exists is valid (names, tags and types are checked when they are made).
 //! Not here: I/O, SQL, an async runtime.
 
+mod attempt;
 mod back_off;
 pub mod backend;
 mod builders;
@@ -40,6 +41,7 @@ pub mod turns;
 mod uptime;
 mod virtual_stream;
 
+pub use attempt::{Attempt, KnownEnd};
 pub use back_off::BackOff;
 pub use checkpoint::{Checkpoint, Place, reading_order};
 pub use clock::{Clock, SystemClock, Timestamp};

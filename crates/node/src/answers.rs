@@ -2,11 +2,13 @@
 
 use bytes::Bytes;
 use gesta_core::{
-    Appended, AppendedStream, Checkpoint, Deleted, Error, ErrorKind, LogId, MetadataSet, Position,
-    Result, Revision, StreamId,
+    Appended, AppendedStream, Checkpoint, Deleted, Error, ErrorKind, KnownEnd, LogId, MetadataSet,
+    Position, Result, Revision, StreamId,
 };
 use gesta_wire::problem::Document;
 use prost::Message;
+
+use crate::ends::EndMessage;
 
 /// The answer to any change, which is the answer to an append, because a delete and a change of metadata are events as
 /// well.
@@ -68,6 +70,10 @@ struct AnswerMessage {
     /// A problem document, which takes the place of everything else.
     #[prost(bytes = "bytes", optional, tag = "5")]
     problem: Option<Bytes>,
+    /// The end of the log as the owner knows it, if it has not stored the change only because another attempt may have
+    /// been made. A build that does not know this finds a problem.
+    #[prost(message, optional, tag = "6")]
+    overtaken: Option<EndMessage>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -82,8 +88,17 @@ struct StreamMessage {
     position: u64,
 }
 
-/// Writes what became of a change.
-pub fn encode(result: &Result<Changed>) -> Bytes {
+/// What became of a change, as an owner tells it.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    /// The answer.
+    pub(crate) result: Result<Changed>,
+    /// If the change was not stored only because another attempt may have been made: the end of the log now.
+    pub(crate) overtaken: Option<KnownEnd>,
+}
+
+/// Writes what became of a change. `end` is the end of the log as the owner knows it.
+pub fn encode(result: &Result<Changed>, end: impl FnOnce() -> KnownEnd) -> Bytes {
     let message = match result {
         Ok(Changed(appended)) => AnswerMessage {
             streams: appended.streams.iter().map(StreamMessage::from).collect(),
@@ -91,21 +106,33 @@ pub fn encode(result: &Result<Changed>) -> Bytes {
             position: appended.position.0,
             checkpoint: appended.checkpoint.to_string(),
             problem: None,
+            overtaken: None,
         },
         Err(error) => AnswerMessage {
             problem: Some(Document::from(error.kind()).to_json().into()),
+            overtaken: error.is_overtaken().then(|| end().into()),
             ..AnswerMessage::default()
         },
     };
     message.encode_to_vec().into()
 }
 
-/// Reads what became of a change.
-///
-/// # Errors
-/// The error of the owner; `OutcomeUnknown` if the answer cannot be read, because the owner may have stored the change.
-pub(crate) fn decode(bytes: Bytes) -> Result<Changed> {
-    let message = AnswerMessage::decode(bytes).map_err(unreadable)?;
+/// Reads what became of a change: `OutcomeUnknown` if the answer cannot be read, because the owner may have stored the
+/// change.
+pub(crate) fn decode(bytes: Bytes) -> Answered {
+    let message = AnswerMessage::decode(bytes).map_err(unreadable);
+    let mut overtaken = None;
+    let result = message.and_then(|mut message| {
+        if let Some(end) = message.overtaken.take() {
+            let end = end.read();
+            overtaken = Some(end.ok_or_else(|| unreadable("an end of the log of no incarnation"))?);
+        }
+        read(message)
+    });
+    Answered { result, overtaken }
+}
+
+fn read(message: AnswerMessage) -> Result<Changed> {
     if let Some(problem) = message.problem {
         let error = Document::read(&problem).and_then(Document::into_error);
         let error = error.ok_or_else(|| unreadable("a problem of an unknown kind"))?;
@@ -177,17 +204,29 @@ mod tests {
             ),
         };
         let stored = Changed(appended);
-        let read = decode(encode(&Ok(stored.clone())));
-        assert_eq!(read.expect("stored"), stored);
+        let end = KnownEnd {
+            incarnation: Incarnation(uuid::Uuid::from_u128(7)),
+            position: Position(12),
+        };
+        let read = decode(encode(&Ok(stored.clone()), || end));
+        assert_eq!(read.result.expect("stored"), stored);
+        assert_eq!(read.overtaken, None);
         let refusal = ErrorKind::WrongExpectedRevision {
             stream,
             expected: ExpectedRevision::Exact(Revision(1)),
             actual: None,
         };
         for kind in [refusal, ErrorKind::Overloaded("full".into())] {
-            let refused = decode(encode(&Err(kind.clone().into()))).expect_err("refused");
+            let read = decode(encode(&Err(kind.clone().into()), || end));
+            let refused = read.result.expect_err("refused");
             assert_eq!(format!("{:?}", refused.kind()), format!("{kind:?}"));
+            assert_eq!(read.overtaken, None);
         }
+        let overtaken = Error::overtaken(&StreamId::new("s").expect("valid"));
+        let read = decode(encode(&Err(overtaken.during("append")), || end));
+        let refused = read.result.expect_err("refused");
+        assert!(matches!(refused.kind(), ErrorKind::Unavailable(_)));
+        assert_eq!(read.overtaken, Some(end));
     }
 
     /// Goal: an answer that cannot be read is no refusal. What happened: a change that the owner had stored was told as
@@ -202,11 +241,12 @@ mod tests {
         let answers = [
             Bytes::from_static(b"\xff"),
             message(|message| message.problem = Some(Bytes::from_static(b"{}"))),
+            message(|message| message.overtaken = Some(EndMessage::default())),
             message(|message| message.log = 70_000),
             message(|message| message.checkpoint = "none".to_owned()),
         ];
         for answer in answers {
-            let error = decode(answer).expect_err("unreadable");
+            let error = decode(answer).result.expect_err("unreadable");
             assert!(
                 matches!(error.kind(), ErrorKind::OutcomeUnknown(_)),
                 "{error}"

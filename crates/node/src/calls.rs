@@ -2,16 +2,18 @@
 //! can read each other's calls.
 //!
 //! Invariant: every event of a call has its id. A call is encoded once, by the node that was asked for the change, and
-//! decoded once, by the owner.
+//! decoded once, by the owner. So all attempts name the end of the log that the node knew before the first of them.
 
 use bytes::Bytes;
 use gesta_core::{
-    Append, Condition, ContentType, DeleteKind, DeleteStream, Error, EventData, EventId, EventType,
-    ExpectedRevision, Filter, Query, Result, Revision, SetStreamMetadata, StreamAppend, StreamId,
-    StreamMetadata, Tag, Tags,
+    Append, Attempt, Condition, ContentType, DeleteKind, DeleteStream, Error, EventData, EventId,
+    EventType, ExpectedRevision, Filter, KnownEnd, Query, Result, Revision, SetStreamMetadata,
+    StreamAppend, StreamId, StreamMetadata, Tag, Tags,
 };
 use prost::Message;
 use uuid::Uuid;
+
+use crate::ends::EndMessage;
 
 /// The kind of a call on a link that is an append.
 pub(crate) const APPEND: u8 = 1;
@@ -28,6 +30,27 @@ pub(crate) const SERVICE: u8 = 4;
 pub(crate) const APPEND_IF: u8 = 5;
 
 /// A decoded call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sent {
+    /// What the call asks for.
+    pub change: Change,
+    /// The end of the log that the node which was asked for the change knew before it sent it first; `None` from a
+    /// build that does not tell it.
+    known: Option<KnownEnd>,
+}
+
+impl Sent {
+    /// Returns which attempt the call is. `is_in_doubt` says whether it was sent before.
+    pub fn attempt(&self, is_in_doubt: bool) -> Attempt {
+        match (self.known, is_in_doubt) {
+            (Some(known), false) => Attempt::First(known),
+            (known, true) => Attempt::Later(known.unwrap_or(KnownEnd::NOTHING)),
+            (None, false) => Attempt::Only,
+        }
+    }
+}
+
+/// A change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// The change is an append.
@@ -87,22 +110,37 @@ impl Change {
         }
     }
 
-    /// Returns the body of the call that the change is sent as.
-    pub fn encode(&self) -> Bytes {
+    /// Returns the body of the call that the change is sent as. `known` is the end of the log that this node knows, and
+    /// comes before all attempts.
+    pub fn encode(&self, known: KnownEnd) -> Bytes {
+        let known = Some(EndMessage::from(known));
         match self {
-            Self::Append(request) => AppendCall::of(request).encode_to_vec().into(),
+            Self::Append(request) => {
+                let call = AppendCall::of(request);
+                AppendCall { known, ..call }.encode_to_vec().into()
+            }
             Self::Delete(request, id) => {
                 let kind = match request.kind {
                     DeleteKind::Soft => 0,
                     DeleteKind::Tombstone => 1,
                 };
                 let life = LifeCall::of(&request.stream, request.expected, *id);
-                LifeCall { kind, ..life }.encode_to_vec().into()
+                let call = LifeCall {
+                    kind,
+                    known,
+                    ..life
+                };
+                call.encode_to_vec().into()
             }
             Self::SetMetadata(request, id) => {
                 let metadata = request.metadata.json().clone();
                 let life = LifeCall::of(&request.stream, request.expected, *id);
-                LifeCall { metadata, ..life }.encode_to_vec().into()
+                let call = LifeCall {
+                    metadata,
+                    known,
+                    ..life
+                };
+                call.encode_to_vec().into()
             }
         }
     }
@@ -111,16 +149,28 @@ impl Change {
     ///
     /// # Errors
     /// `Unsupported` if this build does not know the call; `InvalidArgument` if its contents break a rule.
-    pub fn decode(kind: u8, body: Bytes) -> Result<Self> {
-        match kind {
-            APPEND | APPEND_IF => AppendCall::decode(body)
-                .map_err(unreadable)?
-                .read()
-                .map(Self::Append),
-            DELETE => LifeCall::decode(body).map_err(unreadable)?.read_delete(),
-            SET_METADATA => LifeCall::decode(body).map_err(unreadable)?.read_metadata(),
-            other => Err(unreadable(format!("call {other} is not known"))),
-        }
+    pub fn decode(kind: u8, body: Bytes) -> Result<Sent> {
+        let (change, known) = match kind {
+            APPEND | APPEND_IF => {
+                let mut call = AppendCall::decode(body).map_err(unreadable)?;
+                let known = call.known.take();
+                (Self::Append(call.read()?), known)
+            }
+            DELETE | SET_METADATA => {
+                let mut call = LifeCall::decode(body).map_err(unreadable)?;
+                let known = call.known.take();
+                let change = match kind {
+                    DELETE => call.read_delete()?,
+                    _ => call.read_metadata()?,
+                };
+                (change, known)
+            }
+            other => return Err(unreadable(format!("call {other} is not known"))),
+        };
+        let unknown = || unreadable("an incarnation has no 16 bytes");
+        let known = known.map(|end| end.read().ok_or_else(unknown));
+        let known = known.transpose()?;
+        Ok(Sent { change, known })
     }
 }
 
@@ -147,6 +197,8 @@ struct AppendCall {
     streams: Vec<PartMessage>,
     #[prost(message, repeated, tag = "2")]
     conditions: Vec<ConditionMessage>,
+    #[prost(message, optional, tag = "3")]
+    known: Option<EndMessage>,
 }
 
 /// A condition: the state of a stream, or what no event may be. A build that does not know the latter finds a condition
@@ -223,6 +275,8 @@ struct LifeCall {
     /// The document of a change of metadata. The document has no meaning in a delete.
     #[prost(bytes = "bytes", tag = "5")]
     metadata: Bytes,
+    #[prost(message, optional, tag = "6")]
+    known: Option<EndMessage>,
 }
 
 /// A claim: one of the names, or a revision.
@@ -259,6 +313,7 @@ impl AppendCall {
         Self {
             streams: request.streams.iter().map(part).collect(),
             conditions: request.conditions.iter().map(condition).collect(),
+            known: None,
         }
     }
 
@@ -364,6 +419,7 @@ impl LifeCall {
             id: id_bytes(id),
             kind: 0,
             metadata: Bytes::new(),
+            known: None,
         }
     }
 
@@ -427,6 +483,8 @@ fn read_id(bytes: &[u8]) -> Result<EventId> {
 
 #[cfg(test)]
 mod tests {
+    use gesta_core::{Incarnation, Position};
+
     use super::*;
 
     fn event() -> EventData {
@@ -475,10 +533,33 @@ mod tests {
                 metadata,
             ];
             for change in changes {
-                let read = Change::decode(change.kind(), change.encode());
-                assert_eq!(read.expect("readable"), change);
+                let known = KnownEnd {
+                    incarnation: Incarnation(Uuid::from_u128(7)),
+                    position: Position(9),
+                };
+                let read = Change::decode(change.kind(), change.encode(known));
+                let read = read.expect("readable");
+                assert_eq!(read.attempt(false), Attempt::First(known));
+                assert_eq!(read.attempt(true), Attempt::Later(known));
+                assert_eq!(read.change, change);
             }
         }
+    }
+
+    /// Goal: a call of a build that tells no end of the log is read; sent a second time, it may be stored anywhere.
+    #[test]
+    fn a_call_without_an_end_of_the_log_is_read() {
+        let stream = StreamId::new("s").expect("valid");
+        let request = Append::to(stream, ExpectedRevision::Any, vec![event()]);
+        let body = AppendCall::of(&request).encode_to_vec().into();
+        let read = Change::decode(APPEND, body).expect("readable");
+        assert_eq!(read.attempt(false), Attempt::Only);
+        assert_eq!(read.attempt(true), Attempt::Later(KnownEnd::NOTHING));
+        let cut = AppendCall {
+            known: Some(EndMessage::default()),
+            ..AppendCall::of(&request)
+        };
+        assert!(Change::decode(APPEND, cut.encode_to_vec().into()).is_err());
     }
 
     /// Goal: an event gets its id before the first attempt, and one that has an id keeps it.

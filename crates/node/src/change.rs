@@ -1,6 +1,6 @@
 //! A change that a caller asks of this node: it is done here if this node owns the log, and forwarded otherwise.
 
-use gesta_core::{Append, LogId, Result};
+use gesta_core::{Append, Attempt, KnownEnd, LogId, Result};
 use gesta_link::Patience;
 use tokio::time::Instant;
 
@@ -18,7 +18,7 @@ impl Node {
         let is_mine = self.is_mine(log);
         self.counts.change(is_mine);
         if is_mine {
-            return begin(&self.store, Change::Append(request)).await;
+            return begin(&self.store, Attempt::Only, Change::Append(request)).await;
         }
         self.forward(log, Change::append(request)).await
     }
@@ -28,7 +28,7 @@ impl Node {
         let is_mine = self.is_mine(log);
         self.counts.change(is_mine);
         match is_mine {
-            true => begin(&self.store, change).await,
+            true => begin(&self.store, Attempt::Only, change).await,
             false => self.forward(log, change).await,
         }
     }
@@ -36,17 +36,13 @@ impl Node {
     async fn forward(&self, log: LogId, change: Change) -> Result<Changed> {
         change.check()?;
         let deadline = Deadline::after(self.give_up_after);
-        let (kind, body) = (change.kind(), change.encode());
-        let until = deadline.instant();
-        let call = self
-            .forwarder
-            .call_with(log, kind, body, until, Patience::UntilSilent);
-        let begun = Instant::now();
-        let outcome = call.await;
-        self.counts.forwarded(begun, &outcome);
-        let here = match edge::next(outcome) {
-            Next::Answer(answer) => return answer.inspect(|changed| self.prompt(changed)),
-            Next::Here(here) => here,
+        let mut known = self.store.known_end_of(log);
+        let here = loop {
+            match self.send(log, &change, known, &deadline).await {
+                Next::Answer(answer) => return answer.inspect(|changed| self.prompt(changed)),
+                Next::Here(here) => break here,
+                Next::Afresh(end) => known = end,
+            }
         };
         if here.is_paced {
             self.counts.direct();
@@ -58,16 +54,41 @@ impl Node {
             return Err(here.late());
         }
         // The pipeline may still do later what it has begun.
-        let done = begin(&self.store, change);
+        let done = begin(&self.store, here.attempt(known), change);
         match tokio::time::timeout_at(deadline.instant(), done).await {
             Ok(done) => here.answer(done),
             Err(_) => Err(edge::late(true)),
         }
     }
+
+    /// Sends a change to the owner of its log. All attempts come after `known`.
+    async fn send(
+        &self,
+        log: LogId,
+        change: &Change,
+        known: KnownEnd,
+        deadline: &Deadline,
+    ) -> Next {
+        let (kind, body) = (change.kind(), change.encode(known));
+        let until = deadline.instant();
+        let call = self
+            .forwarder
+            .call_with(log, kind, body, until, Patience::UntilSilent);
+        let begun = Instant::now();
+        let outcome = call.await;
+        self.counts.forwarded(begun, &outcome);
+        edge::next(known, outcome)
+    }
+
     /// Tells the store of this node that the owner has stored something that was asked of this node. So subscribers of
     /// this node get it at once, and not only when the owner's message has come by way of the database. The position is
     /// only a reason to read the log.
     fn prompt(&self, Changed(stored): &Changed) {
         self.store.heard(stored.log, stored.position);
+        let end = KnownEnd {
+            incarnation: stored.checkpoint.incarnation,
+            position: stored.position,
+        };
+        self.store.hear_of_end(stored.log, end);
     }
 }

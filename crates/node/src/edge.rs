@@ -3,10 +3,10 @@
 //! The module is pure, and simulated (`crates/simulation`). Invariant: once another node may have the change, only a
 //! success is certain; a node that refuses the change later does not know what the other node does.
 
-use gesta_core::{Error, ErrorKind, Result};
+use gesta_core::{Attempt, Error, ErrorKind, KnownEnd, Result};
 use gesta_link::{ForwardError, Reply, ReturnReason};
 
-use crate::answers::{self, Changed};
+use crate::answers::{self, Answered, Changed};
 
 /// What becomes of a change whose forwarding has ended.
 #[derive(Debug)]
@@ -15,6 +15,9 @@ pub enum Next {
     Answer(Result<Changed>),
     /// The change has come back, and this node makes it.
     Here(Here),
+    /// No attempt was stored, nor can one be stored later. The change is sent once more, as if for the first time, with
+    /// this end of the log.
+    Afresh(KnownEnd),
 }
 
 /// A change that has come back.
@@ -27,15 +30,17 @@ pub struct Here {
     was_written: bool,
 }
 
-/// Returns what becomes of a change.
-pub fn next(outcome: std::result::Result<Reply, ForwardError>) -> Next {
+/// Returns what becomes of a change. `known` is the end of the log that was sent with it.
+pub fn next(known: KnownEnd, outcome: std::result::Result<Reply, ForwardError>) -> Next {
     match outcome {
         Ok(reply) => {
-            let answer = answers::decode(reply.body);
-            Next::Answer(match reply.is_in_doubt {
-                true => answer.map_err(in_doubt),
-                false => answer,
-            })
+            let Answered { result, overtaken } = answers::decode(reply.body);
+            match (reply.is_in_doubt, overtaken) {
+                (true, _) => Next::Answer(result.map_err(in_doubt)),
+                // The owner feared an attempt that was not made. An end that is not news would be no help.
+                (false, Some(end)) if end != known => Next::Afresh(end),
+                (false, _) => Next::Answer(result),
+            }
         }
         Err(ForwardError::Overloaded) => {
             let text = "too many changes wait for the node that owns the log";
@@ -92,6 +97,14 @@ impl Here {
         }
     }
 
+    /// Returns which attempt it is that this node makes. `known` is the end of the log that was sent with the others.
+    pub fn attempt(self, known: KnownEnd) -> Attempt {
+        match self.was_written {
+            true => Attempt::Later(known),
+            false => Attempt::Only,
+        }
+    }
+
     /// Makes the error of a change whose time was over before this node began it.
     pub fn late(self) -> Error {
         late(self.was_written)
@@ -134,8 +147,8 @@ mod tests {
     fn a_refusal_of_a_call_in_doubt_is_no_refusal() {
         let stream = || StreamId::from_stored("s".into());
         let told = |kind: ErrorKind, is_in_doubt| {
-            let body = answers::encode(&Err(Error::new(kind)));
-            match next(Ok(Reply { body, is_in_doubt })) {
+            let body = answers::encode(&Err(Error::new(kind)), || KnownEnd::NOTHING);
+            match next(KnownEnd::NOTHING, Ok(Reply { body, is_in_doubt })) {
                 Next::Answer(Err(error)) => error.kind().clone(),
                 other => panic!("{other:?}"),
             }
@@ -149,6 +162,44 @@ mod tests {
         };
         for is_in_doubt in [false, true] {
             assert_eq!(told(stored.clone(), is_in_doubt), stored);
+        }
+    }
+    /// Goal: an owner that fears a later attempt is asked again, with the end of the log that it has told, if none was
+    /// made. If there may be one, nobody knows.
+    #[test]
+    fn a_change_that_was_not_overtaken_is_sent_afresh() {
+        let at = |position| KnownEnd {
+            incarnation: gesta_core::Incarnation(uuid::Uuid::from_u128(7)),
+            position: gesta_core::Position(position),
+        };
+        let told = |is_in_doubt, end| {
+            let refused = Error::overtaken(&StreamId::from_stored("s".into()));
+            let body = answers::encode(&Err(refused), || end);
+            next(at(3), Ok(Reply { body, is_in_doubt }))
+        };
+        assert!(matches!(told(false, at(9)), Next::Afresh(end) if end == at(9)));
+        let is_kind = |next, is: fn(&ErrorKind) -> bool| match next {
+            Next::Answer(Err(error)) => is(error.kind()),
+            other => panic!("{other:?}"),
+        };
+        let is_unknown = |kind: &ErrorKind| matches!(kind, ErrorKind::OutcomeUnknown(_));
+        assert!(is_kind(told(true, at(9)), is_unknown));
+        let is_unavailable = |kind: &ErrorKind| matches!(kind, ErrorKind::Unavailable(_));
+        assert!(is_kind(told(false, at(3)), is_unavailable), "no news");
+    }
+
+    /// Goal: a change that another node may have made is a later attempt of it.
+    #[test]
+    fn a_change_that_was_written_is_a_later_attempt() {
+        for was_written in [false, true] {
+            let returned = returned(ReturnReason::Local, was_written);
+            let Next::Here(here) = returned else {
+                panic!("{returned:?}")
+            };
+            let known = KnownEnd::NOTHING;
+            let is_later = here.attempt(known) == Attempt::Later(known);
+            assert_eq!(is_later, was_written);
+            assert_eq!(here.attempt(known) == Attempt::Only, !was_written);
         }
     }
 }

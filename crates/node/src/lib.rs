@@ -8,7 +8,7 @@
 //! Not here: who owns which log (`gesta-cluster`), how calls are sent (`gesta-link`), deciding about appends
 //! (`gesta-append`).
 //!
-//! * `calls`: what is forwarded, and the form in which it is sent; `answers`: what comes back;
+//! * `calls`: what is forwarded, and the form in which it is sent; `answers`: what comes back; `ends`: ends of logs;
 //! * `serve`: the side of the owner; `change`: the side of the node that a caller has come to; `edge`: what an answer,
 //!   or its lack, means there; `deadline`: when the time of a change is over;
 //! * `services`: the same for what lives beside the store;
@@ -27,6 +27,7 @@ mod clients;
 mod deadline;
 mod direct;
 mod edge;
+mod ends;
 mod join;
 mod memberships;
 mod node;
@@ -42,7 +43,7 @@ mod taking_over;
 #[doc(hidden)]
 pub mod cores {
     pub use crate::answers::{Changed, encode};
-    pub use crate::calls::Change;
+    pub use crate::calls::{Change, Sent};
     pub use crate::edge::{Here, Next, next};
     pub use crate::routes::route;
     pub use crate::serve::hint;

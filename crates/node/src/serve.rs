@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, TryFutureExt, ready};
 use gesta_cluster::Placement;
-use gesta_core::{LogId, Result};
+use gesta_core::{Attempt, LogId, Result};
 use gesta_link::{Address, Answer, Call, Hint, Question, Serve, Served};
 use gesta_store::Store;
 use tokio::sync::watch;
@@ -39,10 +39,12 @@ impl Serve for OwnerSide {
             return Served::Taken(answered.map(Answer::Reply).boxed());
         }
         let begun = match Change::decode(call.kind, call.body) {
-            Ok(change) => begin(&self.store, change),
+            Ok(sent) => begin(&self.store, sent.attempt(call.is_in_doubt), sent.change),
             Err(error) => ready(Err(error)).boxed(),
         };
-        let answered = begun.map(|result| Answer::Reply(answers::encode(&result)));
+        let store = Arc::clone(&self.store);
+        let end = move || store.known_end_of(log);
+        let answered = begun.map(|result| Answer::Reply(answers::encode(&result, end)));
         Served::Taken(answered.boxed())
     }
 
@@ -74,15 +76,22 @@ impl OwnerSide {
 }
 
 /// Hands a change to the store of this node. The changes keep the order of these calls.
-pub(crate) fn begin(store: &Store, change: Change) -> BoxFuture<'static, Result<Changed>> {
+pub(crate) fn begin(
+    store: &Store,
+    attempt: Attempt,
+    change: Change,
+) -> BoxFuture<'static, Result<Changed>> {
     match change {
-        Change::Append(request) => store.begin_append(request).map_ok(Changed).boxed(),
+        Change::Append(request) => store
+            .begin_append_as(attempt, request)
+            .map_ok(Changed)
+            .boxed(),
         Change::Delete(request, id) => store
-            .begin_delete(request, Some(id))
+            .begin_delete_as(attempt, request, Some(id))
             .map_ok(Changed::from)
             .boxed(),
         Change::SetMetadata(request, id) => store
-            .begin_set_metadata(request, Some(id))
+            .begin_set_metadata_as(attempt, request, Some(id))
             .map_ok(Changed::from)
             .boxed(),
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use gesta_cluster::{LogPlace, Owner, Placement};
 use gesta_core::registry::{LeaseEpoch, NodeId};
-use gesta_core::{After, Appended, Incarnation, LogId, Result, StreamId};
+use gesta_core::{After, Appended, Incarnation, KnownEnd, LogId, Result, StreamId};
 use gesta_link::cores::{Credit, LinkState, Newest, Receiver, Sender};
 use gesta_link::{Address, Hint, Route};
 use gesta_node::cores::{Change, Here, route};
@@ -34,8 +34,8 @@ const RETURN_AFTER: Duration = Duration::from_secs(1);
 pub enum Ticket {
     /// The command is of a caller of this process. The number is its ticket in the model.
     Own(usize),
-    /// The command is of a caller of this process. It had been forwarded and has come back.
-    Returned(usize, Here),
+    /// The command is of a caller of this process. It had been forwarded with this end of the log, and has come back.
+    Returned(usize, Here, KnownEnd),
     /// The command is a call of another node.
     Taken(Taken),
 }
@@ -67,10 +67,39 @@ pub enum What {
 /// What a node forwards.
 #[derive(Debug, Clone)]
 pub enum Payload {
-    /// A change, and its form on the wire, which is encoded once.
-    Change(Change, Bytes),
+    /// A change.
+    Change(SentChange),
     /// A confirmed read of the state of this stream.
     Question(StreamId),
+}
+
+/// A change that a node forwards.
+#[derive(Debug, Clone)]
+pub struct SentChange {
+    /// The change.
+    pub change: Change,
+    /// Its form on the wire, which is encoded once.
+    pub body: Bytes,
+    /// End of the log that the node knew before it sent the change first.
+    pub known: KnownEnd,
+    /// Time at which the node gives up.
+    pub deadline: Instant,
+    /// True if the change was sent afresh, after others.
+    pub is_afresh: bool,
+}
+
+impl SentChange {
+    /// Encodes a change.
+    #[must_use]
+    pub fn new(change: Change, known: KnownEnd, deadline: Instant) -> Self {
+        Self {
+            body: change.encode(known),
+            change,
+            known,
+            deadline,
+            is_afresh: false,
+        }
+    }
 }
 
 impl Payload {
@@ -78,7 +107,7 @@ impl Payload {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Change(_, body) => body.len(),
+            Self::Change(sent) => sent.body.len(),
             Self::Question(stream) => stream.as_str().len(),
         }
     }
@@ -93,6 +122,8 @@ pub struct Forth {
     pub payload: Payload,
     /// Ticket of the call in the model.
     pub record: usize,
+    /// True if the call was written before, so that an earlier attempt may have been done.
+    pub is_in_doubt: bool,
     /// Time that was left for the call when it was written.
     pub remaining: Duration,
     /// Time at which the call was written, since the start of the schedule.

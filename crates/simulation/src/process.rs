@@ -11,7 +11,9 @@ use gesta_append::sequencer::{Connected, Input, Now, Output, Sequencer, Setting}
 use gesta_append::stats::Stats;
 use gesta_append::{Config, PipelineStats, jobs};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
-use gesta_core::{Appended, Error, ErrorKind, IdempotencyWindow, LogId, Position, Result};
+use gesta_core::{
+    Appended, Error, ErrorKind, IdempotencyWindow, KnownEnd, LogId, Position, Result,
+};
 
 use crate::database::{Database, incarnation};
 use crate::hub::Hub;
@@ -193,6 +195,17 @@ impl Process {
     #[must_use]
     pub fn stats(&self) -> PipelineStats {
         self.stats.snapshot([0; 2])
+    }
+
+    /// Returns the end of the log, as far as the process knows it.
+    #[must_use]
+    pub fn known_end(&self) -> KnownEnd {
+        self.stats.known_end()
+    }
+
+    /// Tells the process of the end of the log that another process has seen.
+    pub fn hear_of_end(&self, end: KnownEnd) {
+        self.stats.hear_of_end(end);
     }
 
     /// Returns what has gone wrong until now.

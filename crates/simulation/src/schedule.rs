@@ -16,10 +16,10 @@ use gesta_append::command::Command;
 use gesta_append::sequencer::{Input, Now};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
-    After, Append, Appended, Checkpoint, Condition, DeleteKind, DeleteStream, Error, ErrorKind,
-    EventData, EventId, EventType, ExpectedRevision, Filter, Lifecycle, LifecycleChange, LogId,
-    Position, Query, Result, Revision, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
-    Tag, Tags, Timestamp,
+    After, Append, Appended, Attempt, Checkpoint, Condition, DeleteKind, DeleteStream, Error,
+    ErrorKind, EventData, EventId, EventType, ExpectedRevision, Filter, Lifecycle, LifecycleChange,
+    LogId, Position, Query, Result, Revision, SetStreamMetadata, StreamAppend, StreamId,
+    StreamMetadata, Tag, Tags, Timestamp,
 };
 use tokio::time::Instant;
 
@@ -310,7 +310,16 @@ impl World {
         for number in 0..self.processes.len() {
             for (ticket, result) in std::mem::take(&mut self.processes[number].answers) {
                 self.note(|| format!("process {number} answers {ticket:?}: {result:?}"));
-                if let Ticket::Own(record) | Ticket::Returned(record, _) = &ticket {
+                let of_this_process = match &ticket {
+                    Ticket::Own(record) => Some(record),
+                    Ticket::Returned(record, here, known) => {
+                        let is_later = here.attempt(*known) != Attempt::Only;
+                        let is_gone = is_later && self.may_be_gone(*record, *known);
+                        Some(record).filter(|_| !is_gone)
+                    }
+                    Ticket::Taken(_) => None,
+                };
+                if let Some(record) = of_this_process {
                     let troubles = self.processes[number].troubles();
                     let (record, stored) = (*record, &self.archive);
                     self.model
@@ -318,7 +327,7 @@ impl World {
                 }
                 match ticket {
                     Ticket::Own(record) => self.settled.push((record, result)),
-                    Ticket::Returned(record, here) => {
+                    Ticket::Returned(record, here, _) => {
                         self.settled.push((record, here.answer(result)));
                     }
                     Ticket::Taken(taken) => self.answer_call(taken, result),

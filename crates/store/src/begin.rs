@@ -2,13 +2,13 @@
 //!
 //! Why beside [`EventStore`](gesta_core::EventStore): a caller that passes on the changes of others in their order must
 //! not let the order of polling decide. A caller that may have to retry names the id of the event that records a delete
-//! or a change of metadata, so that the retry is recognised.
+//! or a change of metadata, so that the retry is recognised. A node also says which attempt a change is.
 
 use std::future::ready;
 
 use futures::future::{Either, TryFutureExt};
 use gesta_core::{
-    Append, Appended, DeleteStream, Deleted, Error, EventId, LogId, MetadataSet, Result,
+    Append, Appended, Attempt, DeleteStream, Deleted, Error, EventId, LogId, MetadataSet, Result,
     SetStreamMetadata, StreamId,
 };
 
@@ -27,11 +27,27 @@ impl Store {
         &self,
         request: Append,
     ) -> impl Future<Output = Result<Appended>> + Send + use<> {
+        self.begin_append_as(Attempt::Only, request)
+    }
+
+    /// Appends as [`begin_append`](Self::begin_append) does, for a node that may make several attempts.
+    ///
+    /// # Errors
+    /// Those of [`begin_append`](Self::begin_append), and [`Error::overtaken`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the append.
+    #[doc(hidden)]
+    pub fn begin_append_as(
+        &self,
+        attempt: Attempt,
+        request: Append,
+    ) -> impl Future<Output = Result<Appended>> + Send + use<> {
         // The pipeline validates the request.
         let pipeline = self
             .log_of_append(&request)
             .and_then(|log| self.pipeline_of(log));
-        or_refused(pipeline.map(|pipeline| pipeline.append(request)))
+        or_refused(pipeline.map(|pipeline| pipeline.append_as(attempt, request)))
             .map_err(|error| error.during("append"))
     }
 
@@ -49,9 +65,26 @@ impl Store {
         request: DeleteStream,
         id: Option<EventId>,
     ) -> impl Future<Output = Result<Deleted>> + Send + use<> {
+        self.begin_delete_as(Attempt::Only, request, id)
+    }
+
+    /// Deletes a stream as [`begin_delete`](Self::begin_delete) does, for a node that may make several attempts.
+    ///
+    /// # Errors
+    /// Those of [`begin_delete`](Self::begin_delete), and [`Error::overtaken`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the delete.
+    #[doc(hidden)]
+    pub fn begin_delete_as(
+        &self,
+        attempt: Attempt,
+        request: DeleteStream,
+        id: Option<EventId>,
+    ) -> impl Future<Output = Result<Deleted>> + Send + use<> {
         let pipeline = refuse_kept_stream(&request.stream)
             .and_then(|()| self.pipeline_of(self.log_of(&request.stream)));
-        or_refused(pipeline.map(|pipeline| pipeline.delete(request, id)))
+        or_refused(pipeline.map(|pipeline| pipeline.delete_as(attempt, request, id)))
             .map_err(|error| error.during("delete stream"))
     }
 
@@ -69,10 +102,28 @@ impl Store {
         request: SetStreamMetadata,
         id: Option<EventId>,
     ) -> impl Future<Output = Result<MetadataSet>> + Send + use<> {
+        self.begin_set_metadata_as(Attempt::Only, request, id)
+    }
+
+    /// Sets metadata as [`begin_set_metadata`](Self::begin_set_metadata) does, for a node that may make several
+    /// attempts.
+    ///
+    /// # Errors
+    /// Those of [`begin_set_metadata`](Self::begin_set_metadata), and [`Error::overtaken`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not stop the change.
+    #[doc(hidden)]
+    pub fn begin_set_metadata_as(
+        &self,
+        attempt: Attempt,
+        request: SetStreamMetadata,
+        id: Option<EventId>,
+    ) -> impl Future<Output = Result<MetadataSet>> + Send + use<> {
         let pipeline = request
             .validate()
             .and_then(|()| self.pipeline_of(self.log_of(&request.stream)));
-        or_refused(pipeline.map(|pipeline| pipeline.set_metadata(request, id)))
+        or_refused(pipeline.map(|pipeline| pipeline.set_metadata_as(attempt, request, id)))
             .map_err(|error| error.during("set metadata"))
     }
 

@@ -14,9 +14,9 @@ use gesta_core::backend::{Backend, BackendInfo, History, Purpose};
 use gesta_core::limits::LOGS_MAX;
 use gesta_core::{
     AllPage, Append, Appended, Clock, DeleteStream, Deleted, Error, EventStore, IdempotencyWindow,
-    Incarnation, ListStreams, LogId, MetadataSet, Position, ReadAll, ReadStream, Resolved, Result,
-    SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadataRecord, StreamPage,
-    StreamsPage, Subscribe, SubscribeTo, Subscription, log_of,
+    Incarnation, KnownEnd, ListStreams, LogId, MetadataSet, Position, ReadAll, ReadStream,
+    Resolved, Result, SetStreamMetadata, SharedEvent, StoreInfo, StreamId, StreamMetadataRecord,
+    StreamPage, StreamsPage, Subscribe, SubscribeTo, Subscription, log_of,
 };
 use gesta_tail::Hub;
 
@@ -173,6 +173,23 @@ impl Store {
     pub(crate) fn note_end(&self, log: LogId, position: Position) {
         if let Some(pipeline) = self.pipelines.get(usize::from(log.0)) {
             pipeline.heard_of_end(position);
+        }
+    }
+
+    /// Returns the last position of a log that this process knows of, with the history to which it belongs. It may be
+    /// far before the end of the log.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn known_end_of(&self, log: LogId) -> KnownEnd {
+        let pipeline = self.pipelines.get(usize::from(log.0));
+        pipeline.map_or(KnownEnd::NOTHING, Pipeline::known_end_in_history)
+    }
+
+    /// Notes that another process has seen a log reach up to this position.
+    #[doc(hidden)]
+    pub fn hear_of_end(&self, log: LogId, end: KnownEnd) {
+        if let Some(pipeline) = self.pipelines.get(usize::from(log.0)) {
+            pipeline.hear_of_end(end);
         }
     }
 

@@ -96,6 +96,7 @@ impl<T> Sequencer<T> {
             }
             self.knowledge.observe(event);
             self.recovery.late.observe(event);
+            self.recovery.others_until = event.position;
             self.committed = LogEnd {
                 position: event.position,
                 writer: event.writer,
@@ -147,6 +148,7 @@ impl<T> Sequencer<T> {
         self.recovery.late = Late::default();
         self.recovery.missed_at = None;
         self.recovery.seen_after = end.position;
+        self.recovery.others_until = end.position;
         self.committed = end;
         self.knowledge.forget(&self.setting.config, end, now);
         self.reads.forget();

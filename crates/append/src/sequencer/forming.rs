@@ -29,6 +29,8 @@ pub(crate) struct Dependent<T> {
 pub(crate) enum DependentAnswer {
     /// The command is refused. The refusal rests on the state that the commit confirms.
     Refused(ErrorKind),
+    /// A later attempt of the command may have been stored before this one, and be gone with this stream.
+    Overtaken(StreamId),
     /// The command only asked whether its claims hold, and they do.
     Confirmed,
     /// The events of the command are stored already, in these streams.

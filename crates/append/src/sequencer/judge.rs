@@ -2,7 +2,8 @@
 //!
 //! Invariant: whatever the claim, events whose ids the client made are neither stored again nor answered as a retry if
 //! they were stored before the last delete of their stream, or if the stream is tombstoned. So no late repetition, by a
-//! client or by a node, brings a deleted stream back, and nobody is told that what cannot be read is there.
+//! client or by a node, brings a deleted stream back, and nobody is told that what cannot be read is there. What is
+//! known of no more, because it was scavenged, is judged in `repeated`.
 
 use gesta_core::{
     After, AppendedStream, ErrorKind, ExpectedRevision, LifecycleChange, Position, Revision,

@@ -119,6 +119,8 @@ pub(crate) struct Recovery<T> {
     pub(super) has_run: bool,
     /// The end of the log when everything known was last forgotten.
     pub(super) seen_after: Position,
+    /// The position up to which other processes may have stored rows, or this process before it forgot what it knew.
+    pub(super) others_until: Position,
     /// The streams that will be looked up once the log has been read; `None` unless the sequencer prepares.
     pub(super) to_look_up: Option<Vec<StreamId>>,
 }
@@ -135,6 +137,7 @@ impl<T> Recovery<T> {
             was_connected: false,
             has_run: false,
             seen_after: Position::START,
+            others_until: Position::START,
             to_look_up: None,
         }
     }
@@ -484,7 +487,7 @@ impl<T> Sequencer<T> {
         self.knowledge.history_changed();
         self.setting.incarnation = incarnation;
         // Positions of the lost history say nothing about this one, which may have given them to other events.
-        self.stats.known_end.set(Position::START);
+        self.stats.known_end.forget(incarnation);
         self.stats.seen_end.set(Position::START);
         if self.is_stopped() {
             return;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gesta_core::backend::{BatchOutcome, StoredId};
-use gesta_core::{Appended, Error, ErrorKind, Result};
+use gesta_core::{Appended, Error, ErrorKind, KnownEnd, Result};
 use tokio::time::Instant;
 
 use super::forming::{DependentAnswer, Forming, InFlight, appended};
@@ -151,6 +151,7 @@ impl<T> Sequencer<T> {
     /// Answers all commands of a batch that is durable.
     pub(super) fn complete(&mut self, batch: InFlight<T>, now: Now) {
         self.committed = batch.end;
+        self.tell_committed();
         for (stream, state) in &batch.cargo.touched {
             self.knowledge.commit(stream, *state);
         }
@@ -190,11 +191,30 @@ impl<T> Sequencer<T> {
                 let refused = Err(Error::new(refusal).during("append"));
                 return self.answer(command, refused);
             }
+            DependentAnswer::Overtaken(stream) => {
+                let overtaken = Err(Error::overtaken(&stream).during("append"));
+                return self.answer(command, overtaken);
+            }
             DependentAnswer::Confirmed => Vec::new(),
             DependentAnswer::Stored(streams) => streams,
         };
         let place = self.place_after(self.committed, now);
         self.answer(command, Ok(appended(streams, place)));
+    }
+
+    /// Tells others where the log ends, as far as is known. While everything known may be of another history, nothing
+    /// is told.
+    pub(super) fn tell_end(&self) {
+        if self.is_running() {
+            self.tell_committed();
+        }
+    }
+
+    fn tell_committed(&self) {
+        self.stats.known_end.set(KnownEnd {
+            incarnation: self.setting.incarnation,
+            position: self.committed.position,
+        });
     }
 
     /// Returns whether all commands among which the offending append was sought are stored or answered.

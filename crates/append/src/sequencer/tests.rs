@@ -6,6 +6,7 @@ mod in_doubt;
 mod looking_up;
 mod preparing;
 mod recovery;
+mod repeated;
 mod sending;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -44,7 +45,7 @@ struct Driver {
     stats: Arc<Stats>,
     /// What was stored.
     rows: Vec<(Row, WriterEpoch)>,
-    /// What scavenging has removed of it. Only catching up notices.
+    /// What scavenging has removed of it. Only catching up and lookups notice.
     removed: Vec<Position>,
     epoch: WriterEpoch,
     /// Of the connections that are opened.
@@ -330,7 +331,8 @@ impl Driver {
 
     /// Looks for the only event that a question is about, wherever it suspects the event.
     fn find(&self, question: &Question) -> Found {
-        let mut rows = self.rows.iter().map(|(row, _)| row);
+        let rows = self.rows.iter().map(|(row, _)| row);
+        let mut rows = rows.filter(|row| !self.removed.contains(&row.position));
         let is_it = |row: &&Row| row.stream == question.stream && [row.id] == question.ids[..];
         rows.find(is_it).map_or(Found::Nothing, |row| {
             Found::Stored(AppendedStream {

@@ -7,7 +7,9 @@ use gesta_link::{ForwardError, Hint, Patience, ReturnReason, RouteOwner};
 use gesta_node::cores::{Change, Changed, Next, encode, hint, next};
 
 use super::*;
-use crate::nodes::{Back, Forth, LOG, Payload, Reply, Taken, What, node_at};
+use gesta_core::KnownEnd;
+
+use crate::nodes::{Back, Forth, LOG, Payload, Reply, SentChange, Taken, What, node_at};
 
 /// Longest time that a frame is under way. A frame that takes longer is lost: the link is dead after a few seconds
 /// without an answer.
@@ -48,8 +50,10 @@ impl World {
             asked.for_each(|asked| asked.ids.push(*id));
             self.model.know_firsts(record);
         }
-        let body = change.encode();
-        self.forward(number, record, Payload::Change(change, body));
+        let known = self.processes[number].known_end();
+        let deadline = self.deadline(number);
+        let sent = SentChange::new(change, known, deadline);
+        self.forward(number, record, Payload::Change(sent), deadline);
     }
 
     /// Forwards a confirmed read.
@@ -58,17 +62,20 @@ impl World {
         let claim = StreamClaim::After(After::NOTHING);
         let asked = Asked::of(stream.clone(), claim, Vec::new());
         let record = self.record(number, vec![asked], None);
-        self.forward(number, record, Payload::Question(stream));
+        let deadline = self.deadline(number);
+        self.forward(number, record, Payload::Question(stream), deadline);
     }
 
-    fn forward(&mut self, number: usize, record: usize, payload: Payload) {
+    fn deadline(&mut self, number: usize) -> Instant {
         let within = match self.is_at_peace {
             true => 60,
             false => [10, 30, 1][self.choices.index(3)],
         };
-        let now = self.now_of(number).instant;
+        self.now_of(number).instant + Duration::from_secs(within)
+    }
+
+    fn forward(&mut self, number: usize, record: usize, payload: Payload, deadline: Instant) {
         let node = &mut self.nodes[number];
-        let deadline = now + Duration::from_secs(within);
         // What only the owner can do waits for it longer.
         let patience = match payload {
             Payload::Question(_) => Patience::UntilUnreachable,
@@ -106,6 +113,7 @@ impl World {
                     seq: write.seq,
                     payload: payload.clone(),
                     record,
+                    is_in_doubt: write.is_in_doubt,
                     remaining: write.remaining,
                     written_at: self.time,
                 });
@@ -185,28 +193,75 @@ impl World {
                 self.model.records[record].asked[0].claim = StreamClaim::After(after);
                 return self.settled.push((record, answer));
             }
-            Ok((Reply::Changed(body), is_in_doubt)) => {
-                if !is_in_doubt {
-                    self.model.records[record].way = Some(Way::Lane);
-                }
-                Ok(gesta_link::Reply { body, is_in_doubt })
-            }
+            Ok((Reply::Changed(body), is_in_doubt)) => Ok(gesta_link::Reply { body, is_in_doubt }),
             Err(error) => Err(error),
         };
-        if let (Payload::Question(_), Err(error)) = (&payload, &outcome)
-            && !matches!(error, ForwardError::Returned { reason, .. } if *reason == ReturnReason::Local)
-        {
-            // A read has no effect, so it has not been done.
-            let error = Error::unavailable("the owner is not reached");
-            return self.settled.push((record, Err(error)));
-        }
-        match next(outcome) {
-            Next::Answer(answer) => {
+        let known = match (&payload, &outcome) {
+            (Payload::Change(sent), _) => sent.known,
+            (Payload::Question(_), Err(error)) if !is_local(error) => {
+                // A read has no effect, so it has not been done.
+                let error = Error::unavailable("the owner is not reached");
+                return self.settled.push((record, Err(error)));
+            }
+            (Payload::Question(_), _) => KnownEnd::NOTHING,
+        };
+        let is_certain = outcome.as_ref().is_ok_and(|reply| !reply.is_in_doubt);
+        match (next(known, outcome), payload) {
+            (Next::Answer(answer), payload) => {
+                let is_afresh = matches!(&payload, Payload::Change(sent) if sent.is_afresh);
+                if is_certain && !is_afresh {
+                    self.model.records[record].way = Some(Way::Lane);
+                }
                 let answer = answer.map(|Changed(appended)| appended);
+                if let Ok(appended) = &answer {
+                    self.processes[number].hear_of_end(KnownEnd {
+                        incarnation: appended.checkpoint.incarnation,
+                        position: appended.position,
+                    });
+                }
                 self.settled.push((record, answer));
             }
-            Next::Here(here) => self.nodes[number].returned.push((record, payload, here)),
+            (Next::Here(here), payload) => {
+                self.nodes[number].returned.push((record, payload, here));
+            }
+            (Next::Afresh(end), Payload::Change(sent)) => {
+                self.send_afresh(number, record, sent, end);
+            }
+            (Next::Afresh(_), Payload::Question(_)) => {
+                self.violation = Some(format!("question {record} was overtaken"));
+            }
         }
+    }
+
+    /// Sends a change once more of which no attempt was stored, nor can be.
+    fn send_afresh(&mut self, number: usize, record: usize, sent: SentChange, end: KnownEnd) {
+        self.reach("sent afresh");
+        self.note(|| format!("{record} is sent afresh: {end:?}"));
+        if self.nodes[number].is_leaving {
+            let error = Error::unavailable("the store is shut down");
+            return self.settled.push((record, Err(error)));
+        }
+        let mut sent = SentChange::new(sent.change, end, sent.deadline);
+        sent.is_afresh = true;
+        let deadline = sent.deadline;
+        self.forward(number, record, Payload::Change(sent), deadline);
+    }
+
+    /// Returns true if the stream of a command was deleted, or its metadata were changed if the command is such a
+    /// change itself, after this end of the log. Then the command may have been stored, and be gone.
+    pub(super) fn may_be_gone(&self, record: usize, known: KnownEnd) -> bool {
+        let mut asked = self.model.records[record].asked.iter();
+        asked.any(|asked| {
+            let metadata = asked.stream.metadata_stream();
+            let was_deleted = self.database.truth(&asked.stream).deleted_before > Revision(0);
+            let mut was_changed = false;
+            self.database.look(|rows, history, _| {
+                let known = known.within(incarnation(history));
+                let mut later = rows.iter().filter(|of| of.row.position > known);
+                was_changed = later.any(|of| of.row.stream == metadata);
+            });
+            was_changed && (was_deleted || asked.target == metadata)
+        })
     }
 
     /// Lets this node do a call that has come back.
@@ -219,9 +274,12 @@ impl World {
         }
         let arrived = self.now_of(number).instant;
         match payload {
-            Payload::Change(change, _) => {
-                match command(Ticket::Returned(record, here), change, arrived) {
-                    Ok(command) => self.hand_over(number, command),
+            Payload::Change(sent) => {
+                let ticket = Ticket::Returned(record, here, sent.known);
+                match command(ticket, sent.change, arrived) {
+                    Ok(command) => {
+                        self.hand_over(number, command.as_attempt(here.attempt(sent.known)));
+                    }
                     Err(error) => self.settled.push((record, here.answer(Err(error)))),
                 }
             }
@@ -312,14 +370,17 @@ impl World {
                 let command = Command::owned(ticket, stream, after, Vec::new(), arrived);
                 (taken, command)
             }
-            Payload::Change(change, body) => {
+            Payload::Change(SentChange { change, body, .. }) => {
                 let taken = taken(match &change {
                     Change::Append(_) => What::Append,
                     _ => What::Lifecycle,
                 });
-                let change = Change::decode(change.kind(), body);
+                let sent = Change::decode(change.kind(), body);
                 let ticket = Ticket::Taken(taken.clone());
-                let command = change.and_then(|change| command(ticket, change, arrived));
+                let command = sent.and_then(|sent| {
+                    let attempt = sent.attempt(frame.is_in_doubt);
+                    Ok(command(ticket, sent.change, arrived)?.as_attempt(attempt))
+                });
                 (taken, command)
             }
         };
@@ -338,19 +399,20 @@ impl World {
             return;
         };
         lane.taken.remove(place);
+        let end = self.processes[lane.owner.node].known_end();
         let is_sent = lane.receiver.answered(taken.seq, taken.bytes);
         if !is_sent || lane.is_reset {
             return;
         }
         let reply = match taken.what {
-            What::Append => Reply::Changed(encode(&result.map(Changed))),
+            What::Append => Reply::Changed(encode(&result.map(Changed), || end)),
             What::Lifecycle => {
                 let deleted = result.map(|appended| gesta_core::Deleted {
                     log: appended.log,
                     position: appended.position,
                     checkpoint: appended.checkpoint,
                 });
-                Reply::Changed(encode(&deleted.map(Changed::from)))
+                Reply::Changed(encode(&deleted.map(Changed::from), || end))
             }
             What::Question(after) => Reply::Answered(after, result),
         };
@@ -448,6 +510,10 @@ impl World {
             Some(place) => After::Event(ids[place]),
         }
     }
+}
+
+fn is_local(error: &ForwardError) -> bool {
+    matches!(error, ForwardError::Returned { reason, .. } if *reason == ReturnReason::Local)
 }
 
 /// Returns the name of the way in which a call has ended for the forwarder.
