@@ -567,8 +567,8 @@ pub trait Backend: Send + Sync + 'static {
     /// the page.
     ///
     /// # Errors
-    /// `Unavailable`, `Corrupt`; an error that [`is_log_closed`](Error::is_log_closed) if the database is one of several
-    /// of its store, the log is closed in it, and the answer would have come to the end of the log.
+    /// `Unavailable`, `Corrupt`; an error that [`is_log_closed`](Error::is_log_closed) if the database is one of
+    /// several of its store, the log is closed in it, and the answer would have come to the end of the log.
     async fn read_tail(&self, tail: LogTail) -> Result<Rows>;
 
     /// Lists at most `limit` names of streams that start with `prefix` and are greater than `after`, in binary order.

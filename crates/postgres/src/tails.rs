@@ -2,10 +2,11 @@
 //!
 //! Why: a process that follows logs to which others append is woken for each commit, of each log by itself. With a
 //! statement for each log, three nodes on sixteen logs read once for every second commit. So a read that comes within
-//! [`PAUSE`] after the last statement began waits for the end of that time, and all that wait then leave together. Under
-//! load this bounds the statements, whatever the number of logs and commits; while little happens nothing waits.
-//! Invariants: a read is answered from a statement that was sent after the read was asked for, so whoever has heard of a
-//! commit before will find it; of what one statement reads, what is wrong with one log fails the read of that log alone.
+//! [`PAUSE`] after the last statement began waits for the end of that time, and all that wait then leave together.
+//! Under load this bounds the statements, whatever the number of logs and commits; while little happens nothing waits.
+//! Invariants: a read is answered from a statement that was sent after the read was asked for, so whoever has heard of
+//! a commit before will find it; of what one statement reads, what is wrong with one log fails the read of that log
+//! alone.
 //! Not here: the statement (`read_tails`), the connections (`pool`).
 
 use std::sync::Arc;
@@ -217,8 +218,8 @@ mod tests {
         assert_eq!(statements(&sent), expected);
     }
 
-    /// Goal: what is asked for while a statement is under way is not answered from it, because it may not have seen what
-    /// the caller has heard of.
+    /// Goal: what is asked for while a statement is under way is not answered from it, because it may not have seen
+    /// what the caller has heard of.
     #[tokio::test(start_paused = true)]
     async fn a_read_is_answered_by_a_later_statement() {
         let (tails, sent) = tails(Duration::from_millis(50));

@@ -120,9 +120,9 @@ impl Several {
         Ok(rows)
     }
 
-    /// Reads what follows a position of a log. A database that is one of several says itself that a log is closed in it,
-    /// if the answer would have come to the end of the log. One that ends before a position that was named is believed
-    /// as a page is.
+    /// Reads what follows a position of a log. A database that is one of several says itself that a log is closed in
+    /// it, if the answer would have come to the end of the log. One that ends before a position that was named is
+    /// believed as a page is.
     async fn tail(part: &Arc<dyn Backend>, tail: LogTail) -> Result<Rows> {
         let rows = part.read_tail(tail).await?;
         let highest = rows.events.last().map(|event| event.position);

@@ -125,8 +125,8 @@ async fn messages_of_other_processes_wake_subscribers() {
     assert!(begun.elapsed() < Duration::from_secs(1));
 }
 
-/// Goal: what this process commits reaches its subscribers at once, also while the hub waits for a read that was asked for
-/// by a message; a backend may hold such a read back.
+/// Goal: what this process commits reaches its subscribers at once, also while the hub waits for a read that was asked
+/// for by a message; a backend may hold such a read back.
 #[tokio::test]
 async fn own_commits_do_not_wait_for_a_read() {
     let world = World::new(1);

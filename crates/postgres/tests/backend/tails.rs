@@ -248,8 +248,9 @@ async fn taken(subscription: &mut Subscription, count: usize) -> Vec<EventId> {
 }
 
 /// What happened: of three nodes on sixteen logs those that do not own a log read a page of it for almost every commit,
-/// each log by itself: 430 statements for 1,000 requests, beside as many inserts. Goal: the statements by which processes
-/// follow what another one appends are bounded by time, whatever the number of commits and logs; and nothing is missed.
+/// each log by itself: 430 statements for 1,000 requests, beside as many inserts. Goal: the statements by which
+/// processes follow what another one appends are bounded by time, whatever the number of commits and logs; and nothing
+/// is missed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn followers_read_all_logs_together() {
     let logging = ServerConfig::default().with("log_statement", "all");

@@ -319,8 +319,8 @@ fn logs_survive_moves_and_losses() {
     }
 }
 
-/// Goal: a process that does not know yet that the log has moved finds what was appended to it since, in whatever way it
-/// reads.
+/// Goal: a process that does not know yet that the log has moved finds what was appended to it since, in whatever way
+/// it reads.
 #[tokio::test]
 async fn readers_with_an_old_map_find_what_came_after_a_move() {
     for reading in [Reading::Pages, Reading::Tails, Reading::TailsUpTo] {

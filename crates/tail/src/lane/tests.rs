@@ -153,8 +153,8 @@ fn a_wrong_message_is_not_believed() {
     assert_eq!((next(&lane), lane.end()), (None, Position(3)));
 }
 
-/// Goal: what a read brings is not read again because of messages that came while the read was under way. One that names
-/// more than it has brought is followed.
+/// Goal: what a read brings is not read again because of messages that came while the read was under way. One that
+/// names more than it has brought is followed.
 #[test]
 fn a_message_about_what_was_read_meanwhile_asks_for_nothing() {
     let lane = lane(100);
