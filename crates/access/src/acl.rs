@@ -251,6 +251,9 @@ fn cut(text: &str) -> String {
 pub(crate) struct Defaults {
     pub(crate) user: OfKind,
     pub(crate) system: OfKind,
+    /// Of streams of the system that hold something of many streams. `$settings` says nothing of them, because it does
+    /// not say which of those a reader may know.
+    pub(crate) of_many: OfKind,
 }
 
 /// The rights of streams of one kind.
@@ -277,6 +280,7 @@ impl Default for Defaults {
         Self {
             user: OfKind::unsaid(Acl::everybody()),
             system: OfKind::unsaid(Acl::nobody()),
+            of_many: OfKind::unsaid(Acl::nobody()),
         }
     }
 }
@@ -287,6 +291,7 @@ impl Defaults {
         Self {
             user: OfKind::unsaid(Acl::nobody()),
             system: OfKind::unsaid(Acl::nobody()),
+            of_many: OfKind::unsaid(Acl::nobody()),
         }
     }
 

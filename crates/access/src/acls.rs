@@ -166,6 +166,31 @@ impl Acls {
     }
 }
 
+/// The rights that were read for one decision. They count beside those in memory, which may be dropped at any time.
+#[derive(Default)]
+pub(crate) struct RightsRead(Vec<(Box<str>, Arc<StreamRights>)>);
+
+impl RightsRead {
+    /// Returns the rights of a stream, unless they must be read.
+    pub(crate) fn of(&self, acls: &Acls, name: &str) -> Option<Arc<StreamRights>> {
+        let read = self.0.iter().find(|(stream, _)| **stream == *name);
+        read.map(|(_, rights)| Arc::clone(rights))
+            .or_else(|| acls.get(name))
+    }
+
+    /// Reads the rights of a stream.
+    pub(crate) async fn load(
+        &mut self,
+        acls: &Acls,
+        store: &dyn EventStore,
+        name: &str,
+    ) -> Result<()> {
+        let rights = acls.load(store, name).await?;
+        self.0.push((name.into(), rights));
+        Ok(())
+    }
+}
+
 /// One read of the rights of a stream.
 struct Reader<'a> {
     acls: &'a Acls,

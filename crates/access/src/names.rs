@@ -3,7 +3,11 @@
 //! Invariant: names are compared as bytes. A name that differs from a reserved one in a single byte is another stream,
 //! and since it begins with `$` it is one of the system's.
 
-use gesta_core::{Error, Result, StreamId};
+use gesta_core::system_streams::{
+    EFFECT_PREFIX, GROUP_CONFIGURATION_PREFIX, GROUP_SEPARATOR, GROUP_STATE_PREFIX, IMPORT_PREFIX,
+    SNAPSHOT_PREFIX, TIMERS_PREFIX,
+};
+use gesta_core::{ALL_EVENTS, Error, Result, STREAMS, StreamId, begins_virtual_streams};
 
 /// The stream of the marker, which says that access is on and which accounts count.
 pub(crate) const MARKER: &str = "$access";
@@ -66,6 +70,58 @@ fn is_account(name: &str) -> bool {
 /// Returns the name of the stream that a metadata stream describes.
 pub(crate) fn described(name: &str) -> Option<&str> {
     name.strip_prefix(METADATA_PREFIX)
+}
+
+/// Of what a stream is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MadeOf<'a> {
+    /// It holds what was appended to it.
+    Itself,
+    /// It holds something of the stream of this name: the state of its entity, or what a group on it keeps.
+    Stream(&'a str),
+    /// It holds something of many streams, or of one that its name does not tell.
+    Many,
+}
+
+/// Tells of what the stream of this name is made, which must be no metadata stream.
+///
+/// A group on all events, or on a virtual stream, keeps links to events of any stream. Timers, effects and imports are
+/// about whatever their program is about.
+pub(crate) fn made_of(name: &str) -> MadeOf<'_> {
+    let group = name
+        .strip_prefix(GROUP_CONFIGURATION_PREFIX)
+        .or_else(|| name.strip_prefix(GROUP_STATE_PREFIX));
+    let source = match (name.strip_prefix(SNAPSHOT_PREFIX), group) {
+        (Some(source), _) => source,
+        (None, Some(group)) => match (
+            group.split_once(GROUP_SEPARATOR),
+            group.rsplit_once(GROUP_SEPARATOR),
+        ) {
+            (Some((source, _)), Some((same, _))) if source == same => source,
+            // No name of a group of Gesta has two colons in a row, but one that was imported may.
+            _ => return MadeOf::Many,
+        },
+        (None, None) => {
+            let is_of_many = [TIMERS_PREFIX, EFFECT_PREFIX, IMPORT_PREFIX]
+                .iter()
+                .any(|prefix| name.starts_with(prefix));
+            return match is_of_many {
+                true => MadeOf::Many,
+                false => MadeOf::Itself,
+            };
+        }
+    };
+    let mut innermost = source;
+    while let Some(described) = innermost.strip_prefix(METADATA_PREFIX) {
+        innermost = described;
+    }
+    let is_one = !matches!(innermost, "" | ALL_EVENTS | STREAMS)
+        && !begins_virtual_streams(innermost)
+        && made_of(innermost) == MadeOf::Itself;
+    match is_one {
+        true => MadeOf::Stream(source),
+        false => MadeOf::Many,
+    }
 }
 
 /// Returns the account stream of a user.
@@ -158,6 +214,51 @@ mod tests {
         }
         for name in ["a", "user-a", "$$a", "$$user-a", "$$settings", "ſettings"] {
             assert_eq!(kind(name), Kind::User, "{name}");
+        }
+    }
+
+    #[test]
+    fn streams_that_are_made_of_others_are_known() {
+        for (name, source) in [
+            ("$snapshot-pay-1", "pay-1"),
+            ("$snapshot-$$pay-1", "$$pay-1"),
+            ("$persistentsubscription-pay-1::g-parked", "pay-1"),
+            ("$persistentsubscription-pay-1::g-parked-7", "pay-1"),
+            ("$persistentsubscription-pay-1::g-checkpoint", "pay-1"),
+            ("$persistentsubscriptionconfig-pay-1::g", "pay-1"),
+            ("$persistentsubscription-$user-a::g-parked", "$user-a"),
+        ] {
+            assert_eq!(made_of(name), MadeOf::Stream(source), "{name}");
+        }
+        for name in [
+            "$snapshot-",
+            "$snapshot-$ce-pay",
+            "$snapshot-$snapshot-pay-1",
+            "$snapshot-$$$snapshot-pay-1",
+            "$persistentsubscription-",
+            "$persistentsubscription-pay-1",
+            "$persistentsubscription-pay-1::a::g-parked",
+            "$persistentsubscription-$all::g-parked",
+            "$persistentsubscription-$et-Paid::g-parked",
+            "$persistentsubscription-$streams::g-checkpoint",
+            "$persistentsubscriptionconfig-$all::g",
+            "$timers-pay",
+            "$timers-{pay}-state",
+            "$effect-mail",
+            "$import-akka",
+        ] {
+            assert_eq!(made_of(name), MadeOf::Many, "{name}");
+        }
+        for name in [
+            "pay-1",
+            "$ce-pay",
+            "$streams",
+            "$stats-a",
+            "$mine",
+            "$",
+            "snapshot-a",
+        ] {
+            assert_eq!(made_of(name), MadeOf::Itself, "{name}");
         }
     }
 

@@ -2,14 +2,15 @@
 //!
 //! Pure. The rules, in order: account streams are for administrators with the scope `admin`; a token may do what its
 //! scopes and prefixes allow and never more than its user; administrators may do the rest; everybody else may do what
-//! the rights of the stream allow, and the defaults decide what these do not say, within what they do say.
+//! the rights of the stream allow, and the defaults decide what these do not say, within what they do say. A stream
+//! that holds something of another one (`names::made_of`) needs the same right of that one too.
 
 use std::sync::Arc;
 
 use gesta_core::{Lifecycle, Revision, StreamId};
 
 use crate::acl::{Acl, Defaults, Right};
-use crate::names::{self, ADMINS, EVERYBODY, Kind, OPERATORS};
+use crate::names::{self, ADMINS, EVERYBODY, Kind, MadeOf, OPERATORS};
 use crate::token::{Scope, Scopes};
 
 /// What a caller wants to do.
@@ -82,19 +83,7 @@ impl<'a> Operation<'a> {
             Operation::WriteMetadata(stream) => (stream, Right::WriteMetadata),
             _ => return None,
         };
-        let name = stream.as_str();
-        let kind = names::kind(name);
-        Some(match names::described(name) {
-            Some(described) if !described.is_empty() => Subject {
-                name: described,
-                kind,
-                right: match right {
-                    Right::Read | Right::ReadMetadata => Right::ReadMetadata,
-                    _ => Right::WriteMetadata,
-                },
-            },
-            _ => Subject { name, kind, right },
-        })
+        Some(Subject::of(stream.as_str(), right))
     }
 
     pub(crate) fn verb(self) -> &'static str {
@@ -151,6 +140,32 @@ pub(crate) struct Subject<'a> {
     pub(crate) name: &'a str,
     pub(crate) kind: Kind,
     pub(crate) right: Right,
+}
+
+impl<'a> Subject<'a> {
+    /// Returns what it needs to use the stream of this name so.
+    fn of(name: &'a str, right: Right) -> Self {
+        let kind = names::kind(name);
+        match names::described(name) {
+            Some(described) if !described.is_empty() => Self {
+                name: described,
+                kind,
+                right: match right {
+                    Right::Read | Right::ReadMetadata => Right::ReadMetadata,
+                    _ => Right::WriteMetadata,
+                },
+            },
+            _ => Self { name, kind, right },
+        }
+    }
+
+    /// Returns of what the stream is made. Streams of users are made of nothing but themselves.
+    fn made_of(self) -> MadeOf<'a> {
+        match self.kind {
+            Kind::System => names::made_of(self.name),
+            Kind::User | Kind::Account => MadeOf::Itself,
+        }
+    }
 }
 
 /// Who calls, as the accounts know the caller at this moment.
@@ -250,11 +265,11 @@ impl StreamRights {
 
 /// Whether an operation is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RightsVerdict {
+pub(crate) enum RightsVerdict<'a> {
     Yes,
     No,
-    /// The rights of the stream must be read before this can be decided.
-    AsksRights,
+    /// The rights of the stream of this name must be read before this can be decided.
+    AsksRights(&'a str),
 }
 
 /// Says what stands in the way of a token that may not do something: its scopes, its prefixes, or the rights of its
@@ -276,21 +291,23 @@ pub(crate) fn why_a_token_may_not(standing: Standing<'_>, operation: Operation<'
     }
 }
 
-/// Decides whether an operation is allowed. Without `rights` it decides only what does not depend on the rights of the
-/// stream.
-pub(crate) fn decide(
-    standing: Standing<'_>,
-    operation: Operation<'_>,
-    defaults: &Defaults,
-    rights: Option<&Arc<StreamRights>>,
-) -> RightsVerdict {
-    let yes = |allowed| {
-        if allowed {
-            RightsVerdict::Yes
-        } else {
-            RightsVerdict::No
+impl From<bool> for RightsVerdict<'_> {
+    fn from(allowed: bool) -> Self {
+        match allowed {
+            true => RightsVerdict::Yes,
+            false => RightsVerdict::No,
         }
-    };
+    }
+}
+
+/// Decides whether an operation is allowed. `rights_of` returns the rights of a stream if they are known.
+pub(crate) fn decide<'a>(
+    standing: Standing<'_>,
+    operation: Operation<'a>,
+    defaults: &Defaults,
+    rights_of: impl Fn(&str) -> Option<Arc<StreamRights>>,
+) -> RightsVerdict<'a> {
+    let yes = RightsVerdict::from;
     if operation == Operation::Info {
         return RightsVerdict::Yes;
     }
@@ -318,10 +335,27 @@ pub(crate) fn decide(
     if standing.is_admin() {
         return RightsVerdict::Yes;
     }
-    let Some(rights) = rights else {
-        return RightsVerdict::AsksRights;
+    let Some(rights) = rights_of(subject.name) else {
+        return RightsVerdict::AsksRights(subject.name);
     };
-    yes(has_right(standing, subject, defaults, rights))
+    if !has_right(standing, subject, defaults, &rights) {
+        return RightsVerdict::No;
+    }
+    match subject.made_of() {
+        MadeOf::Itself | MadeOf::Many => RightsVerdict::Yes,
+        MadeOf::Stream(source) => {
+            let source = Subject::of(source, subject.right);
+            if source.kind == Kind::Account {
+                return RightsVerdict::No;
+            }
+            let Some(rights) = rights_of(source.name) else {
+                return RightsVerdict::AsksRights(source.name);
+            };
+            // What it holds of events that were deleted since is not told from what it holds of others.
+            let is_hidden = subject.right == Right::Read && rights.was_restricted;
+            yes(!is_hidden && has_right(standing, source, defaults, &rights))
+        }
+    }
 }
 
 /// Decides by what the stream says of the right, else by what `$settings` says of it, else by what is built in. Where
@@ -332,8 +366,9 @@ fn has_right(
     defaults: &Defaults,
     rights: &StreamRights,
 ) -> bool {
-    let defaults = match subject.kind {
-        Kind::User => &defaults.user,
+    let defaults = match (subject.kind, subject.made_of()) {
+        (Kind::User, _) => &defaults.user,
+        (_, MadeOf::Many) => &defaults.of_many,
         _ => &defaults.system,
     };
     let has = |roles: &[Box<str>]| roles.iter().any(|role| standing.has_role(role));

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
 use crate::acl::Right;
-use crate::acls::Acls;
+use crate::acls::{Acls, RightsRead};
 use crate::audit::{Audit, By, DONE, Entry, Lines, Rank};
 use crate::config::{Config, Mode};
 use crate::directory::{CONTACT_MAX, Directory};
@@ -302,23 +302,25 @@ impl Shared {
 
     /// Decides like [`Access::check`], but writes no line to the log.
     pub(crate) async fn allows(&self, caller: &Caller, operation: Operation<'_>) -> Result<()> {
-        let verdict = match self.decide(caller, operation, None)? {
-            RightsVerdict::AsksRights => self.check_rights(caller, operation).await?,
-            verdict => verdict,
-        };
-        match verdict {
-            RightsVerdict::Yes => Ok(()),
-            _ => Err(self.forbidden(caller, operation)),
+        let mut read = RightsRead::default();
+        loop {
+            match self.decide(caller, operation, &read)? {
+                RightsVerdict::Yes => return Ok(()),
+                RightsVerdict::No => return Err(self.forbidden(caller, operation)),
+                RightsVerdict::AsksRights(name) => {
+                    read.load(&self.acls, &*self.store, name).await?
+                }
+            }
         }
     }
 
-    /// Decides with what is in memory. `rights` are those of the stream, if they were read for this call.
-    pub(crate) fn decide(
+    /// Decides with what is in memory, and with what was read for this call.
+    pub(crate) fn decide<'a>(
         &self,
         caller: &Caller,
-        operation: Operation<'_>,
-        rights: Option<&Arc<rights::StreamRights>>,
-    ) -> Result<RightsVerdict> {
+        operation: Operation<'a>,
+        read: &RightsRead,
+    ) -> Result<RightsVerdict<'a>> {
         let directory = match self.state()? {
             State::Open => {
                 let subject = operation.subject();
@@ -332,31 +334,12 @@ impl Shared {
             State::On(directory) => directory,
         };
         let standing = self.standing(&directory, caller)?;
-        let verdict = rights::decide(standing, operation, directory.defaults(), rights);
-        match (verdict, operation.subject(), rights) {
-            (RightsVerdict::AsksRights, Some(subject), None) => match self.acls.get(subject.name) {
-                Some(rights) => Ok(rights::decide(
-                    standing,
-                    operation,
-                    directory.defaults(),
-                    Some(&rights),
-                )),
-                None => Ok(RightsVerdict::AsksRights),
-            },
-            _ => Ok(verdict),
-        }
-    }
-
-    pub(crate) async fn check_rights(
-        &self,
-        caller: &Caller,
-        operation: Operation<'_>,
-    ) -> Result<RightsVerdict> {
-        let Some(subject) = operation.subject() else {
-            return Ok(RightsVerdict::No);
-        };
-        let rights = self.acls.load(&*self.store, subject.name).await?;
-        self.decide(caller, operation, Some(&rights))
+        Ok(rights::decide(
+            standing,
+            operation,
+            directory.defaults(),
+            |name| read.of(&self.acls, name),
+        ))
     }
 
     /// Tells whether the caller may see an event among all events.
@@ -364,50 +347,52 @@ impl Shared {
     /// # Errors
     /// Those of [`Access::check`], if the caller may not see anything any more.
     pub(crate) async fn shows(&self, caller: &Caller, event: &RecordedEvent) -> Result<bool> {
-        if let Some(shows) = self.shows_now(caller, event, None)? {
-            return Ok(shows);
+        let mut read = RightsRead::default();
+        loop {
+            match self.shows_with(caller, event, &read)? {
+                RightsVerdict::Yes => return Ok(true),
+                RightsVerdict::No => return Ok(false),
+                RightsVerdict::AsksRights(name) => {
+                    read.load(&self.acls, &*self.store, name).await?
+                }
+            }
         }
-        let Some(subject) = Operation::Read(&event.stream).subject() else {
-            return Ok(false);
-        };
-        let rights = self.acls.load(&*self.store, subject.name).await?;
-        Ok(self
-            .shows_now(caller, event, Some(&rights))?
-            .unwrap_or(false))
     }
 
-    /// Tells whether the caller may see an event, with what is in memory; `None` if the rights of the stream must be
-    /// read first.
-    pub(crate) fn shows_now(
+    /// Tells whether the caller may see an event, with what is in memory; `None` if rights must be read first.
+    pub(crate) fn shows_now(&self, caller: &Caller, event: &RecordedEvent) -> Result<Option<bool>> {
+        let verdict = self.shows_with(caller, event, &RightsRead::default())?;
+        Ok(match verdict {
+            RightsVerdict::Yes => Some(true),
+            RightsVerdict::No => Some(false),
+            RightsVerdict::AsksRights(_) => None,
+        })
+    }
+
+    fn shows_with<'a>(
         &self,
         caller: &Caller,
-        event: &RecordedEvent,
-        rights: Option<&Arc<rights::StreamRights>>,
-    ) -> Result<Option<bool>> {
+        event: &'a RecordedEvent,
+        read: &RightsRead,
+    ) -> Result<RightsVerdict<'a>> {
         let directory = match self.state()? {
-            State::Open => return Ok(Some(names::kind(event.stream.as_str()) != Kind::Account)),
+            State::Open => return Ok((names::kind(event.stream.as_str()) != Kind::Account).into()),
             State::On(directory) => directory,
         };
         let standing = self.standing(&directory, caller)?;
         let operation = Operation::Read(&event.stream);
         let Some(subject) = operation.subject() else {
-            return Ok(Some(false));
+            return Ok(RightsVerdict::No);
         };
-        let verdict = rights::decide(standing, operation, directory.defaults(), rights);
-        if verdict != RightsVerdict::AsksRights && rights.is_none() {
-            return Ok(Some(verdict == RightsVerdict::Yes));
+        let rights_of = |name: &str| read.of(&self.acls, name);
+        let verdict = rights::decide(standing, operation, directory.defaults(), rights_of);
+        if verdict != RightsVerdict::Yes || standing.is_admin() {
+            return Ok(verdict);
         }
-        let found = match rights {
-            Some(rights) => Arc::clone(rights),
-            None => match self.acls.get(subject.name) {
-                Some(rights) => rights,
-                None => return Ok(None),
-            },
-        };
-        let verdict = rights::decide(standing, operation, directory.defaults(), Some(&found));
-        Ok(Some(
-            verdict == RightsVerdict::Yes && rights::shows(standing, event, &found),
-        ))
+        Ok(match rights_of(subject.name) {
+            Some(rights) => rights::shows(standing, event, &rights).into(),
+            None => RightsVerdict::AsksRights(subject.name),
+        })
     }
 
     /// Tells whether the caller may see every event there is. While nobody has to prove anything, everybody may:

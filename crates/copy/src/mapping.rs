@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use gesta_core::system_streams::GROUP_CONFIGURATION_PREFIX as GROUPS;
 use gesta_core::{Error, LifecycleChange, LogId, Result, StreamMetadata, log_of};
 use gesta_sql::name_checksum;
 use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource};
@@ -18,9 +19,6 @@ use crate::digest::{Digest, checksum_of, name_hash};
 
 /// How many names or marks are read at once.
 pub(crate) const PAGE_NAMES: usize = 10_000;
-
-/// How the names of streams begin that hold the settings of consumer groups.
-const GROUPS: &str = "$persistentsubscriptionconfig-";
 
 /// A stream of the source.
 struct Stream {

@@ -36,6 +36,7 @@ pub mod shares;
 mod slice;
 mod store;
 mod store_ext;
+pub mod system_streams;
 mod told;
 pub mod turns;
 mod uptime;

@@ -9,6 +9,7 @@
 //! event may be.
 
 use gesta_core::limits::EVENT_BYTES_MAX;
+use gesta_core::system_streams::SNAPSHOT_PREFIX;
 use gesta_core::{
     ContentType, EventData, EventId, EventType, RecordedEvent, Result, Revision, StreamId,
 };
@@ -197,7 +198,7 @@ pub(crate) struct Ready<D> {
 
 /// Returns the stream of the snapshots of a stream.
 pub(crate) fn snapshot_stream(stream: &StreamId) -> Result<StreamId> {
-    StreamId::new(format!("$snapshot-{stream}"))
+    StreamId::new(format!("{SNAPSHOT_PREFIX}{stream}"))
 }
 
 impl<D> Snapshots<D> {

@@ -8,6 +8,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use gesta_core::system_streams::{
+    GROUP_CONFIGURATION_PREFIX as CONFIGURATION, GROUP_SEPARATOR as BETWEEN,
+    GROUP_STATE_PREFIX as STATE,
+};
 use gesta_core::{Error, Result, StreamId, limits};
 
 /// Longest name of a group, in bytes of UTF-8. The shortest is 1.
@@ -15,13 +19,10 @@ pub const GROUP_NAME_BYTES_MAX: usize = 256;
 /// The source of a group on all events, as text.
 pub const ALL: &str = gesta_core::ALL_EVENTS;
 
-const CONFIGURATION: &str = "$persistentsubscriptionconfig-";
-const STATE: &str = "$persistentsubscription-";
 const CHECKPOINT: &str = "-checkpoint";
 const PARKED: &str = "-parked";
 /// Greatest number of a parked stream. Its name is no longer than that of the checkpoint stream then.
 pub(crate) const PARKED_STREAMS_MAX: u16 = 999;
-const BETWEEN: &str = "::";
 
 /// What a group reads.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use gesta_core::system_streams::IMPORT_PREFIX;
 use gesta_core::{
     Append, BackOff, Direction, Error, ErrorKind, EventData, EventId, EventStore, EventType,
     ExpectedRevision, Incarnation, ReadStream, Result, Revision, SetStreamMetadata, StreamFrom,
@@ -82,7 +83,7 @@ impl Checkpoints {
         source: &str,
         server: Option<String>,
     ) -> Result<(Self, Option<Place>)> {
-        let stream = StreamId::new(format!("$import-{}", options.name))?;
+        let stream = StreamId::new(format!("{IMPORT_PREFIX}{}", options.name))?;
         let wanted = Document {
             kind: options.kind.name().to_owned(),
             source: source.to_owned(),
@@ -162,7 +163,7 @@ impl Checkpoints {
             ),
         ] {
             if found != wanted {
-                let name = self.stream.as_str().trim_start_matches("$import-");
+                let name = self.stream.as_str().trim_start_matches(IMPORT_PREFIX);
                 return Err(ErrorKind::Unsupported(format!(
                     "the import {name:?} was begun with another {what}, {found:?}, and not {wanted:?}: go on with what it \
                      was begun with, or give this import a name of its own (--name)"

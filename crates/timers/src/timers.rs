@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use futures::FutureExt;
+use gesta_core::system_streams::TIMERS_PREFIX;
 use gesta_core::{
     Clock, Error, EventStore, RecordedEvent, Result, StreamId, SystemClock, routing_key,
 };
@@ -20,8 +21,6 @@ use crate::running::{RunningTimers, Status};
 use crate::states::States;
 use crate::timer::{FireError, NewTimer, Timer, check_key};
 
-/// What the names of the streams begin with, unless said otherwise.
-const PREFIX: &str = "$timers-";
 /// The greatest number of bytes of a name.
 pub const NAME_BYTES_MAX: usize = 40;
 
@@ -62,7 +61,7 @@ impl Timers {
             );
             return Err(Error::invalid("name", rule));
         }
-        Self::of(Arc::clone(store), name, PREFIX)
+        Self::of(Arc::clone(store), name, TIMERS_PREFIX)
     }
 
     fn of(store: Arc<dyn EventStore>, name: &str, prefix: &str) -> Result<Self> {
@@ -224,7 +223,7 @@ mod tests {
     /// they would not is refused.
     #[test]
     fn both_streams_lie_in_one_log() {
-        for prefix in [PREFIX, "timers-", "{tenant}-", "a{b", "a}b"] {
+        for prefix in [TIMERS_PREFIX, "timers-", "{tenant}-", "a{b", "a}b"] {
             for name in ["a", "orders", "unpaid_reservations"] {
                 let (requests, states) = streams(prefix, name).unwrap();
                 for logs in 1..=LOGS_MAX {

@@ -195,7 +195,7 @@ impl Guarded {
         let shared = &self.access.shared;
         let known = events
             .iter()
-            .map(|event| shared.shows_now(&self.caller, event, None));
+            .map(|event| shared.shows_now(&self.caller, event));
         let known: Vec<Option<bool>> = known.collect::<Result<_>>()?;
         if known.iter().all(Option::is_some) {
             return Ok(known.into_iter().flatten().collect());

@@ -47,12 +47,9 @@ impl Who {
             scopes: self.scopes,
             prefixes: &self.prefixes,
         };
-        decide(
-            standing,
-            operation,
-            &Defaults::default(),
-            Some(&rights(json)),
-        ) == RightsVerdict::Yes
+        decide(standing, operation, &Defaults::default(), |_| {
+            Some(rights(json))
+        }) == RightsVerdict::Yes
     }
 
     /// The letters of what may be done with a stream. The metadata are a stream, too, with the same rights.
@@ -204,20 +201,127 @@ fn rights_of_which_nothing_is_said_go_with_those_that_are_named() {
             ('m', Operation::ReadMetadata(&name)),
             ('w', Operation::WriteMetadata(&name)),
         ] {
-            let verdict = decide(standing, operation, &defaults, Some(&rights("{}")));
+            let verdict = decide(standing, operation, &defaults, |_| Some(rights("{}")));
             let expected = of_u.contains(letter);
             assert_eq!(verdict == RightsVerdict::Yes, expected, "{letter} {acl}");
         }
         // A stream cannot take back by saying less what `$settings` say, nor the other way round.
         let own = rights(r#"{"$acl":{"$r":["u"]}}"#);
         let closed = Defaults::read(br#"{"$userStreamAcl":{"$w":["team"]}}"#).expect("readable");
-        let verdict = decide(
-            standing,
-            Operation::WriteMetadata(&name),
-            &closed,
-            Some(&own),
-        );
+        let verdict = decide(standing, Operation::WriteMetadata(&name), &closed, |_| {
+            Some(Arc::clone(&own))
+        });
         assert_eq!(verdict, RightsVerdict::No);
+    }
+}
+
+/// Who might read other streams of the system by `$settings`, as the guide to virtual streams says, got the state of
+/// entities and the parked events of streams that they might not read.
+#[test]
+fn streams_that_are_made_of_others_need_the_rights_of_those() {
+    let open =
+        r#"{"$systemStreamAcl":{"$r":"$all","$w":"$all","$d":"$all","$mr":"$all","$mw":"$all"}}"#;
+    let defaults = Defaults::read(open.as_bytes()).expect("readable");
+    let letters = |who: &Who, name: &str, of: &[(&str, &str)]| {
+        let standing = Standing {
+            user: "u",
+            groups: &who.groups,
+            scopes: who.scopes,
+            prefixes: &who.prefixes,
+        };
+        let rights_of = |asked: &str| {
+            let json = of.iter().find(|(name, _)| *name == asked);
+            Some(rights(json.map_or("{}", |(_, json)| json)))
+        };
+        let name = stream(name);
+        let calls = [
+            ('r', Operation::Read(&name)),
+            ('c', Operation::Consume(&name)),
+            ('a', Operation::Append(&name)),
+            ('d', Operation::Delete(&name)),
+            ('m', Operation::ReadMetadata(&name)),
+            ('w', Operation::WriteMetadata(&name)),
+        ];
+        let may = calls.into_iter().filter(|(_, call)| {
+            decide(standing, *call, &defaults, rights_of) == RightsVerdict::Yes
+        });
+        may.map(|(letter, _)| letter).collect::<String>()
+    };
+    let hidden = ("pay-1", r#"{"$acl":{"$r":["team"]}}"#);
+    let own = r#"{"$acl":{"$r":"u"}}"#;
+    let team = user(&["team"]);
+    for name in [
+        "$snapshot-pay-1",
+        "$persistentsubscription-pay-1::g-parked",
+        "$persistentsubscription-pay-1::g-checkpoint",
+        "$persistentsubscriptionconfig-pay-1::g",
+    ] {
+        // As with pay-1 itself, of which `$mr`, `$d` and `$mw` go with `$r`.
+        assert_eq!(letters(&user(&[]), name, &[hidden]), "a", "{name}");
+        assert_eq!(letters(&team, name, &[hidden]), "rcadmw", "{name}");
+        assert_eq!(letters(&user(&[]), name, &[]), "rcadmw", "{name}");
+        assert_eq!(letters(&user(&["$admins"]), name, &[hidden]), "rcadmw");
+        // What the stream itself says does not take the place of the other rights, and is needed besides.
+        assert_eq!(letters(&user(&[]), name, &[hidden, (name, own)]), "a");
+        assert_eq!(letters(&team, name, &[hidden, (name, own)]), "rcadmw");
+        let closed = (name, r#"{"$acl":{"$r":[]}}"#);
+        assert_eq!(letters(&team, name, &[hidden, closed]), "a", "{name}");
+    }
+    let about = "$persistentsubscription-$$pay-1::g-parked";
+    assert_eq!(letters(&user(&[]), about, &[hidden]), "", "{about}");
+    let account = "$persistentsubscription-$user-u::g-parked";
+    assert_eq!(letters(&user(&[]), account, &[(account, own)]), "");
+    assert_eq!(letters(&user(&["$admins"]), account, &[]), "rcadmw");
+    for name in [
+        "$persistentsubscription-$all::g-parked",
+        "$persistentsubscription-$ce-pay::g-parked",
+        "$snapshot-$snapshot-pay-1",
+        "$timers-pay",
+        "$effect-mail",
+        "$import-akka",
+    ] {
+        assert_eq!(letters(&team, name, &[]), "", "{name}");
+        assert_eq!(letters(&user(&["$admins"]), name, &[]), "rcadmw", "{name}");
+        // Their own metadata may open them.
+        assert_eq!(letters(&user(&[]), name, &[(name, own)]), "rc", "{name}");
+    }
+    for name in ["$ce-pay", "$streams", "$mine"] {
+        assert_eq!(letters(&user(&[]), name, &[hidden]), "rcadmw", "{name}");
+    }
+}
+
+/// Goal: the state of an entity whose stream was deleted, and was closed until then, stays closed.
+#[test]
+fn what_is_left_of_a_deleted_stream_keeps_what_restricted_it() {
+    let defaults = Defaults::read(br#"{"$systemStreamAcl":{"$r":"$all"}}"#).expect("readable");
+    let deleted = Arc::new(StreamRights {
+        deleted_before: Revision(3),
+        was_restricted: true,
+        ..StreamRights::default()
+    });
+    let rights_of = |name: &str| match name {
+        "pay-1" => Some(Arc::clone(&deleted)),
+        _ => Some(Arc::default()),
+    };
+    let name = stream("$snapshot-pay-1");
+    for (groups, expected) in [
+        (vec![], RightsVerdict::No),
+        (vec!["$admins".into()], RightsVerdict::Yes),
+    ] {
+        let standing = Standing {
+            user: "u",
+            groups: &groups,
+            scopes: Scopes::ALL,
+            prefixes: &[],
+        };
+        let verdict = decide(standing, Operation::Read(&name), &defaults, rights_of);
+        assert_eq!(verdict, expected);
+        let unread = decide(standing, Operation::Read(&name), &defaults, |name| {
+            (name != "pay-1").then(Arc::default)
+        });
+        if groups.is_empty() {
+            assert_eq!(unread, RightsVerdict::AsksRights("pay-1"));
+        }
     }
 }
 

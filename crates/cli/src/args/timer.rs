@@ -1,9 +1,7 @@
 //! `gesta timer …`.
 
 use clap::{Args, Subcommand};
-
-/// What the names of the streams of timers begin with unless a program says otherwise.
-const PREFIX: &str = "$timers-";
+use gesta_core::system_streams::TIMERS_PREFIX;
 
 /// `gesta timer …`.
 #[derive(Debug, Subcommand)]
@@ -28,7 +26,7 @@ pub(crate) enum TimerCommand {
         /// The key of the timer.
         key: String,
         /// What the names of their streams begin with.
-        #[arg(long, value_name = "TEXT", default_value = PREFIX)]
+        #[arg(long, value_name = "TEXT", default_value = TIMERS_PREFIX)]
         prefix: String,
     },
 }
@@ -39,6 +37,6 @@ pub(crate) struct TimersOf {
     /// The name of the timers.
     pub(crate) name: Option<String>,
     /// What the names of their streams begin with.
-    #[arg(long, value_name = "TEXT", default_value = PREFIX)]
+    #[arg(long, value_name = "TEXT", default_value = TIMERS_PREFIX)]
     pub(crate) prefix: String,
 }

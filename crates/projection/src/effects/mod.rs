@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use gesta_core::EventStore;
+use gesta_core::system_streams::EFFECT_PREFIX;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -31,9 +32,6 @@ use crate::progress::Progress;
 
 use owner::{Own, run};
 use states::EffectStates;
-
-/// What the streams begin with that keep the states of effects.
-const STREAM_PREFIX: &str = "$effect-";
 
 /// For how long a process that is not heard keeps its effects, unless said otherwise. It says that it lives by an
 /// event, which should not come often.
@@ -75,7 +73,7 @@ impl Effects {
                 lease: LEASE,
                 ..Config::default()
             },
-            prefix: STREAM_PREFIX.to_owned(),
+            prefix: EFFECT_PREFIX.to_owned(),
             after_restore: None,
             all: Vec::new(),
         }

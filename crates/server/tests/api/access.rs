@@ -16,6 +16,7 @@ use crate::client::{Server, config, soon};
 use crate::logged::Logged;
 
 mod expiry;
+mod kept;
 mod names;
 mod rows;
 pub(crate) mod world;

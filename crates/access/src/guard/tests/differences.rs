@@ -125,6 +125,24 @@ fn hidden_name(random: &mut Random, begin: &str, logs: u16, log: LogId) -> Strea
     }
 }
 
+/// The name of a stream that holds something of a hidden one, or of many streams, and whose log is this one.
+fn made_of(random: &mut Random, hidden: &StreamId, logs: u16, log: LogId) -> StreamId {
+    loop {
+        let own = random.next() & 0xffff;
+        let name = id(&match random.below(6) {
+            0 => format!("$snapshot-{hidden}"),
+            1 => format!("$persistentsubscriptionconfig-{hidden}::m{own:04x}"),
+            2 => format!("$persistentsubscription-{hidden}::m{own:04x}-parked"),
+            3 => format!("$persistentsubscription-$ce-payroll::m{own:04x}-parked"),
+            4 => format!("$persistentsubscription-$all::m{own:04x}-parked"),
+            _ => format!("$timers-m{own:04x}"),
+        });
+        if log_of(&name, logs) == log {
+            return name;
+        }
+    }
+}
+
 fn plan(random: &mut Random) -> Vec<Step> {
     let steps = 10 + random.below(60);
     (0..steps)
@@ -206,9 +224,14 @@ async fn store(
                         stored.push(event);
                     }
                 }
+                let mut target = names[*slot].clone();
+                if random.one_in(3) {
+                    let log = log_of(&target, setting.logs);
+                    target = made_of(random, &target, setting.logs, log);
+                }
                 let events = stored;
                 if !events.is_empty() {
-                    append(names[*slot].clone(), events).await;
+                    append(target, events).await;
                 }
             }
         }
