@@ -44,12 +44,16 @@ pub(crate) struct StreamLook {
 
 /// Reads the state of a stream for a caller who may make this change to it. The state decides the answer to the change,
 /// and is told only as far as that answer tells it. So a caller who may only append needs no right to read.
+///
+/// Nobody can change a virtual stream, so a claim about one is refused. What it holds depends on who reads it, and is
+/// not looked at here as the caller sees it.
 pub(crate) async fn look(
     on: &Backing,
     change: Operation<'_>,
     stream: &StreamId,
 ) -> Result<StreamLook> {
     on.check(change).await?;
+    stream.refuse_if_virtual()?;
     let store = &*on.state.store;
     let last = ReadStream::backwards(stream.clone()).limit(1);
     let found = |state| {

@@ -206,6 +206,43 @@ async fn records_for_a_deleted_stream_may_be_sent_again() {
     }
 }
 
+/// What happened: a check that cannot hold made the call tell how many links a virtual stream has, to callers who might
+/// read virtual streams, though all its links were hidden from them. So categories and types could be asked for.
+#[tokio::test]
+async fn no_check_tells_of_a_virtual_stream() {
+    let client = Client::start().await;
+    client.call(APPEND, &appending("cart-1", 1)).await;
+    let check = |stream: &str, expected_state| {
+        let stream = stream.to_owned();
+        let check = StreamStateCheck {
+            stream,
+            expected_state,
+        };
+        let r#type = Some(consistency_check::Type::StreamState(check));
+        v2::ConsistencyCheck { r#type }
+    };
+    for expected in [-6, -5, -4, -2, -1, 0, 7] {
+        for beside in [None, Some(check("cart-1", -1))] {
+            let mut told = Vec::new();
+            for stream in ["$ce-cart", "$ce-none", "$et-none", "$streams", "$$$ce-cart"] {
+                let mut records = session("cart-2", None).records;
+                records[0].stream = Some("cart-2".to_owned());
+                let checks = beside.iter().cloned().chain([check(stream, expected)]);
+                let request = v2::AppendRecordsRequest {
+                    records,
+                    checks: checks.collect(),
+                };
+                let ended = client.call(RECORDS, &[request]).await;
+                let message = ended.message().to_owned();
+                assert_eq!(ended.code, 3, "{stream} {expected}: {message}");
+                assert!(message.contains("virtual stream"), "{message}");
+                told.push(message.trim_end_matches(stream).to_owned());
+            }
+            assert!(told.iter().all(|one| *one == told[0]), "{told:?}");
+        }
+    }
+}
+
 /// Goal: records are stored only if streams that they are not written to are as the checks claim.
 #[tokio::test]
 async fn streams_that_are_not_written_to_are_checked() {
