@@ -395,6 +395,32 @@ fn token_id(stream: &str) -> Option<Uuid> {
     Uuid::try_parse(stream.strip_prefix(TOKEN_PREFIX)?).ok()
 }
 
+/// Returns true for streams that hold users, tokens or the rights of all streams, and for their metadata streams.
+#[must_use]
+pub fn holds_accounts(stream: &gesta_core::StreamId) -> bool {
+    names::kind(stream.as_str()) == names::Kind::Account
+}
+
+/// Checks an event that is to be appended to a stream of accounts, or of the metadata of one.
+///
+/// # Errors
+/// `InvalidArgument` if the event would close its account, or a part of it would be passed over; for a metadata stream
+/// always, because streams of accounts are never deleted, and nothing hides their events.
+pub fn check_account_event(
+    stream: &gesta_core::StreamId,
+    event: &gesta_core::EventData,
+) -> gesta_core::Result<()> {
+    let name = stream.as_str();
+    let checked = match names::described(name) {
+        Some(_) => Err("streams of accounts have no metadata".to_owned()),
+        None => check_event(name, event),
+    };
+    checked.map_err(|why| {
+        let rule = format!("cannot be stored in stream {name:?}: {why}");
+        gesta_core::Error::invalid("events", rule)
+    })
+}
+
 /// Checks an event that a caller wants to append to an account stream: one that would close its account is refused, and
 /// one of which a part would be passed over.
 pub(crate) fn check_event(stream: &str, event: &gesta_core::EventData) -> Result<(), String> {

@@ -26,7 +26,8 @@ use gesta_core::{
 use self::changes::Changes;
 use crate::access::Access;
 use crate::acl::Acl;
-use crate::directory::check_event;
+use crate::acls::RightsRead;
+use crate::directory::check_account_event;
 use crate::names::{self, Kind};
 use crate::rights::{Operation, OwnedOperation};
 use crate::shared::{Caller, State};
@@ -133,12 +134,7 @@ impl Guarded {
             let is_account = names::kind(name) == Kind::Account;
             for event in &append.events {
                 if is_account {
-                    check_event(name, event).map_err(|why| {
-                        Error::invalid(
-                            "events",
-                            format!("cannot be stored in stream {name:?}: {why}"),
-                        )
-                    })?;
+                    check_account_event(&append.stream, event)?;
                 } else if names::described(name).is_some() {
                     // Whatever else is wrong with the metadata, the store refuses.
                     if let Ok((change, metadata)) = StreamMetadata::parse_event(event.data.clone())

@@ -12,6 +12,7 @@ mod copy;
 mod database;
 mod group;
 mod import;
+mod import_accounts;
 mod import_groups;
 mod import_places;
 mod index;

@@ -124,6 +124,116 @@ fn one_stream_is_imported_under_another_name() {
     );
 }
 
+/// What happened: on a store itself an import took users, tokens and default rights out of the file without a word, so
+/// that its author was administrator of the store, or the administrators were kept out.
+#[test]
+fn accounts_are_taken_from_no_input_without_a_word() {
+    let home = tempfile::tempdir().unwrap();
+    let url = |name: &str| url_of(&home.path().join(name));
+    let add = |store: &str, name: &str| {
+        let args = ["--store", store, "user", "add", name, "--admin"];
+        let added = run_with_input(&args, &format!("password of {name}\n"));
+        assert!(added.status.success(), "{added:?}");
+    };
+    let (eve, file) = (url("eve.db"), home.path().join("events.jsonl"));
+    let file_text = file.to_str().unwrap();
+    add(&eve, "eve");
+    let cart = "{\"stream\":\"cart-1\",\"type\":\"t\",\"data\":1}\n";
+    let exported = succeed(&["--store", &eve, "--output", "json", "all", "read"]);
+    std::fs::write(&file, format!("{cart}{exported}")).unwrap();
+    let everything = |store: &str| succeed(&["--store", store, "--output", "json", "all", "read"]);
+
+    // A store without users, and one with some.
+    let (open, secured) = (url("open.db"), url("secured.db"));
+    succeed(&[
+        "--store", &open, "stream", "append", "mine", "--type", "t", "--data", "1",
+    ]);
+    add(&secured, "root");
+    for store in [&open, &secured] {
+        let before = everything(store);
+        let refused = run(&["--store", store, "all", "import", file_text]);
+        assert_eq!(code(&refused), 2, "{refused:?}");
+        assert!(
+            stderr(&refused).contains("line 2 ") && stderr(&refused).contains("\"$access\""),
+            "{refused:?}"
+        );
+        for line in [
+            r#"{"stream":"$user-root","type":"$user","data":{}}"#,
+            r#"{"stream":"$token-1","type":"$token","data":{}}"#,
+            r#"{"stream":"$settings","type":"s","data":{"$userStreamAcl":{"$r":"eve"}}}"#,
+            r#"{"stream":"$$$user-root","type":"$metadata","data":{"$tb":9}}"#,
+        ] {
+            let refused = run_with_input(&["--store", store, "all", "import"], line);
+            assert_eq!(code(&refused), 2, "{line} {refused:?}");
+            assert!(stderr(&refused).contains("--with-accounts"), "{refused:?}");
+        }
+        let nameless = r#"{"type":"$user","data":{}}"#;
+        let args = ["--store", store, "all", "import", "--stream", "$user-root"];
+        assert_eq!(code(&run_with_input(&args, nameless)), 2);
+        assert_eq!(everything(store), before);
+    }
+    // Accounts of its own keep a store from those of others.
+    let before = everything(&secured);
+    let refused = run(&[
+        "--store",
+        &secured,
+        "all",
+        "import",
+        "--with-accounts",
+        file_text,
+    ]);
+    assert_eq!(code(&refused), 2, "{refused:?}");
+    assert_eq!(everything(&secured), before);
+
+    let copy = url("copy.db");
+    for expected in ["imported 4 events", "imported 0 events; 4 were"] {
+        let done = run(&[
+            "--store",
+            &copy,
+            "all",
+            "import",
+            "--with-accounts",
+            file_text,
+        ]);
+        assert!(stdout(&done).contains(expected), "{done:?}");
+        assert!(stderr(&done).contains("are those of the input"), "{done:?}");
+    }
+    let users = succeed(&["--store", &copy, "user", "list"]);
+    assert!(
+        users.contains("eve") && users.contains("$admins"),
+        "{users}"
+    );
+
+    // What a server would refuse, the commands on the store refuse too.
+    let before = everything(&secured);
+    for refused in [
+        &["append", "$user-root", "--type", "$user", "--data", "{}"][..],
+        &[
+            "append",
+            "$settings",
+            "--type",
+            "s",
+            "--data",
+            "{\"$userStreamacl\":{}}",
+        ],
+        &[
+            "append",
+            "$$$user-root",
+            "--type",
+            "$metadata",
+            "--data",
+            "{\"$tb\":9}",
+        ],
+        &["delete", "$user-root", "--yes"],
+        &["delete", "$access", "--yes", "--tombstone"],
+        &["metadata", "$user-root", "--set", "{\"$tb\":9}"],
+    ] {
+        let refused = run(&[&["--store", &secured, "stream"], refused].concat());
+        assert_eq!(code(&refused), 2, "{refused:?}");
+    }
+    assert_eq!(everything(&secured), before);
+}
+
 /// Goal: metadata of streams come with an import, at their place, once however often it is repeated.
 #[test]
 fn metadata_of_streams_are_imported() {

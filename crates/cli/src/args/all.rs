@@ -26,8 +26,10 @@ pub(crate) enum AllCommand {
     Events keep their order, id, data, metadata and tags; positions, revisions and times are those of the import. An event without id gets one \
     from the text up to its line. An event whose id its stream has already is passed over, so an import that was stopped is simply \
     repeated; --skip only saves the time. Metadata of streams (`$$…`) are set at their place. Deletes, tombstones and $maxAge \
-    cannot be imported: an input that has them is refused, since what they hide could be read. Consumer groups are created again at \
-    their place, with what they have parked; the report names each of them. A group on all events needs a file."
+    cannot be imported: an input that has them is refused, since what they hide could be read. Lines of users, tokens and \
+    default rights (`$user-…`, `$token-…`, `$settings`, `$access`) are refused: on a store itself their author would be its \
+    administrator. Consumer groups are created again at their place, with what they have parked; the report names each of them. A group \
+    on all events needs a file."
 )]
 pub(crate) struct AllImport {
     /// The file; standard input if absent or `-`.
@@ -44,6 +46,9 @@ pub(crate) struct AllImport {
     /// Let the events of streams that were deleted, tombstoned or bounded by $maxAge be read in the copy.
     #[arg(long)]
     pub(crate) revive_deleted: bool,
+    /// Take users, tokens and default rights of the input too, into a store that has none.
+    #[arg(long)]
+    pub(crate) with_accounts: bool,
 }
 
 /// The events to show: values of one option are alternatives (tags: all of them), different options must all hold.

@@ -14,6 +14,8 @@
 //! A target that loses commits while the import runs, by a fail-over, ends it: what comes later would stand before what
 //! is missing.
 //!
+//! Who may do what: lines of accounts are refused, unless they are accepted (`import_accounts`).
+//!
 //! Consumer groups are made anew when all events are there (`import_groups`), so that a deleted group is no obstacle.
 
 use std::collections::{HashMap, HashSet};
@@ -30,6 +32,7 @@ use gesta_groups::GroupsOfCopy;
 use serde_json::json;
 
 use super::appending::append_surely;
+use super::import_accounts;
 use super::import_groups::{self, GroupReport, Home};
 use super::import_places::{Revisions, link_of};
 use super::progress::Progress;
@@ -75,6 +78,8 @@ struct Import<'a> {
     incarnation: Incarnation,
     /// Whether it has another life now.
     is_lost: bool,
+    /// How many events of accounts were taken.
+    accounts: u64,
     /// The consumer groups of the input.
     groups: GroupsOfCopy,
 }
@@ -84,6 +89,8 @@ pub(super) struct Input {
     feed: Feed,
     /// The lines at which an import into an empty store would be refused.
     doubts: Vec<Doubt>,
+    /// The ids of the events of accounts in it, if it is a file.
+    accounts: HashSet<EventId>,
 }
 
 /// A line that is refused unless the target has what is missing before it.
@@ -97,6 +104,10 @@ struct Doubt {
 pub(super) async fn prepare(args: &AllImport) -> Outcome<Input> {
     let file = file_of(args);
     let mut doubts = Vec::new();
+    let accounts = match file {
+        Some(path) => import_accounts::look_through(open(path)?, args).await?,
+        None => HashSet::new(),
+    };
     if let Some(path) = file
         && !args.revive_deleted
     {
@@ -110,7 +121,11 @@ pub(super) async fn prepare(args: &AllImport) -> Outcome<Input> {
              them"
         )));
     }
-    Ok(Input { feed, doubts })
+    Ok(Input {
+        feed,
+        doubts,
+        accounts,
+    })
 }
 
 fn file_of(args: &AllImport) -> Option<&Path> {
@@ -129,11 +144,18 @@ fn open(path: &Path) -> Outcome<File> {
 pub(super) async fn run(
     store: &dyn EventStore,
     home: &Home,
-    Input { mut feed, doubts }: Input,
+    Input {
+        mut feed,
+        doubts,
+        accounts,
+    }: Input,
     args: &AllImport,
     (progress, line): (&Progress, &ProgressLine),
     output: &mut Output,
 ) -> Outcome {
+    if args.with_accounts {
+        import_accounts::refuse_others(store, &accounts).await?;
+    }
     for Doubt { line, stream, why } in doubts {
         if read_target(store, &stream).await?.last.is_none() {
             return Err(refuse_line(line, &why));
@@ -156,6 +178,7 @@ pub(super) async fn run(
         revisions: Revisions::default(),
         incarnation: info.incarnation,
         is_lost: false,
+        accounts: 0,
         groups: GroupsOfCopy::default(),
     };
     progress.set(import.came());
@@ -181,6 +204,7 @@ pub(super) async fn run(
             import.misleading
         );
     }
+    import_accounts::tell(import.accounts);
     let (stored, there) = (import.stored, import.there);
     line.tell(|_| "making the consumer groups".into());
     let groups = import_groups::make(
@@ -239,6 +263,7 @@ impl Import<'_> {
             let stream = stream
                 .or_else(|| args.stream.clone())
                 .ok_or_else(|| refuse_line(line, "names no stream: give one with --stream"))?;
+            self.accounts += import_accounts::accepted(line, &stream, args)?;
             if self.groups.take(&stream, revision, &event) {
                 continue;
             }

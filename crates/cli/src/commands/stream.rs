@@ -1,8 +1,9 @@
 //! `gesta stream …`.
 
+use gesta_access::{check_account_event, holds_accounts};
 use gesta_core::{
     Append, DeleteKind, DeleteStream, Direction, EventData, EventStore, ExpectedRevision,
-    ListStreams, ReadStream, SetStreamMetadata, StreamFrom, StreamMetadata, Subscribe,
+    ListStreams, ReadStream, SetStreamMetadata, StreamFrom, StreamId, StreamMetadata, Subscribe,
     SubscribeFrom, SubscribeTo, limits,
 };
 use serde_json::json;
@@ -113,6 +114,12 @@ async fn send(
     events: Vec<EventData>,
     output: &mut Output,
 ) -> Outcome<ExpectedRevision> {
+    // A server asks the same; on the store itself nobody else does.
+    if holds_accounts(&args.stream) {
+        for event in &events {
+            check_account_event(&args.stream, event)?;
+        }
+    }
     let request = Append::to(args.stream.clone(), expected, events);
     let answer = append_surely(store, &request).await?;
     for stream in &answer.streams {
@@ -224,7 +231,20 @@ async fn list(store: &dyn EventStore, args: args::StreamList, output: &mut Outpu
     }
 }
 
+/// Refuses to hide what is stored of accounts, as a server does.
+fn refuse_accounts(stream: &StreamId) -> Outcome {
+    if !holds_accounts(stream) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "the stream {:?} holds accounts or default rights: it is never deleted, and has no metadata; `gesta user` and `gesta token` \
+         change accounts",
+        stream.as_str()
+    )))
+}
+
 async fn delete(global: &Global, args: args::StreamDelete, output: &mut Output) -> Outcome {
+    refuse_accounts(&args.stream)?;
     let what = if args.tombstone {
         format!("Close stream {} for ever", args.stream)
     } else {
@@ -293,6 +313,7 @@ async fn metadata(
         output.json_text(&String::from_utf8_lossy(record.metadata.json()))?;
         return output.text("\n");
     };
+    refuse_accounts(&args.stream)?;
     warn_of_unknown_keys(&text);
     let metadata =
         StreamMetadata::parse(text).map_err(|error| Failure::usage(error.to_string()))?;
