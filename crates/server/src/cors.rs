@@ -7,7 +7,7 @@
 
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, HOST,
     HeaderMap, HeaderName, HeaderValue, ORIGIN, VARY,
 };
 use hyper::http::request::Parts;
@@ -56,13 +56,40 @@ pub(crate) fn preflight(origins: &[Origin], route: Route, request: &Parts) -> Op
     Some(answer)
 }
 
-/// Returns true if a page of a site that may not call has made a browser send this request (Fetch Metadata Request
-/// Headers, section 2.1). Such a page cannot read the answer; this check is for calls that change something though they
-/// are reads to HTTP.
-pub(crate) fn is_of_other_site(origins: &[Origin], headers: &HeaderMap) -> bool {
-    let mut found = headers.get_all(SEC_FETCH_SITE).iter();
+/// Returns true if a page of a site that may not call has made a browser send this request. Such a page cannot read the
+/// answer; this check is for calls that change something though they are reads to HTTP.
+///
+/// A browser says so in `Sec-Fetch-Site` (Fetch Metadata Request Headers, section 2.1), but not to a server that it
+/// reaches by plain HTTP under an address that is not loopback. There `Origin` tells it, which scripts send across
+/// sites. An image, or a script with `no-cors`, sends neither of them there.
+pub(crate) fn is_of_other_site(origins: &[Origin], request: &Parts) -> bool {
+    let headers = &request.headers;
+    let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
     let own = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
-    !found.all(own) && allowed(origins, headers).is_none()
+    let is_own = match headers.contains_key(SEC_FETCH_SITE) {
+        true => sites.all(own),
+        false => headers
+            .get_all(ORIGIN)
+            .iter()
+            .all(|origin| is_own_origin(origin.as_bytes(), request)),
+    };
+    !is_own && allowed(origins, headers).is_none()
+}
+
+/// Tells whether an origin is that under which the request has reached the server. Which of the two schemes it was, a
+/// proxy that speaks TLS keeps to itself.
+fn is_own_origin(origin: &[u8], request: &Parts) -> bool {
+    let authority = match request.headers.get(HOST) {
+        Some(host) => host.as_bytes(),
+        None => request
+            .uri
+            .authority()
+            .map_or(&b""[..], |it| it.as_str().as_bytes()),
+    };
+    let of_site = origin
+        .strip_prefix(b"http://")
+        .or_else(|| origin.strip_prefix(b"https://"));
+    of_site.is_some_and(|of_site| !authority.is_empty() && of_site.eq_ignore_ascii_case(authority))
 }
 
 /// Lets the page that called read the answer, if its origin is allowed.

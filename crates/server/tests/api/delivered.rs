@@ -203,6 +203,16 @@ async fn pages_of_other_sites_join_no_group() {
             "{site}"
         );
     }
+    // A browser that reaches a server by plain HTTP under an address of the network says its origin alone.
+    for origin in ["http://evil.example", "null", "http://localhost:81"] {
+        let answer = server.send("GET", &target, &[("origin", origin)], "").await;
+        assert_eq!(answer.status, 403, "{origin}");
+    }
+    for origin in ["http://localhost", "https://localhost"] {
+        let head = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\n\r\n");
+        let mut raw = server.raw(&head).await;
+        raw.until("event: joined").await;
+    }
     for site in ["same-origin", "none"] {
         let head =
             format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: {site}\r\n\r\n");
