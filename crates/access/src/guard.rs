@@ -29,10 +29,12 @@ use crate::acl::Acl;
 use crate::acls::RightsRead;
 use crate::directory::check_account_event;
 use crate::names::{self, Kind};
-use crate::rights::{Operation, OwnedOperation};
+use crate::rights::{Operation, OwnedOperation, RightsVerdict};
 use crate::shared::{Caller, State};
 use crate::usage::Usage;
 
+/// What a caller is told in place of why the store fails, if the caller does not look after the server.
+pub const FOR_OPERATORS: &str = "the log of the server says why";
 /// The most streams whose rights are read at once for a page.
 const READS_MAX: usize = 8;
 
@@ -106,6 +108,37 @@ impl Guarded {
     /// Dropping the future changes nothing.
     pub async fn check(&self, operation: Operation<'_>) -> Result<()> {
         self.access.check(&self.caller, operation).await
+    }
+
+    /// Returns an error as this caller may be told it. What a database says names hosts, roles and tables, and what is
+    /// said of damage names streams. That is for who looks after the server; others are told [`FOR_OPERATORS`], and the
+    /// error stands as the cause, for the log.
+    #[must_use]
+    pub fn told(&self, error: Error) -> Error {
+        let why = || FOR_OPERATORS.to_owned();
+        let kind = match error.kind() {
+            ErrorKind::Unavailable(_) => ErrorKind::Unavailable(why()),
+            ErrorKind::OutcomeUnknown(_) => ErrorKind::OutcomeUnknown(why()),
+            ErrorKind::Schema(_) => ErrorKind::Schema(why()),
+            ErrorKind::Corrupt(_) => ErrorKind::Corrupt(why()),
+            ErrorKind::Unsupported(_) if error.is_for_administrator() => {
+                ErrorKind::Unsupported(why())
+            }
+            _ => return error,
+        };
+        match self.is_told_all() {
+            true => error,
+            false => Error::new(kind).caused_by(error),
+        }
+    }
+
+    /// Tells whether the caller looks after the server, and may know why something fails.
+    #[must_use]
+    pub fn is_told_all(&self) -> bool {
+        let read = RightsRead::default();
+        let shared = &self.access.shared;
+        let verdict = shared.decide(&self.caller, Operation::Observe, &read);
+        matches!(verdict, Ok(RightsVerdict::Yes))
     }
 
     /// Writes to the audit log how a call ended that changes nothing, if the log takes such lines.
@@ -243,12 +276,13 @@ fn payload_bytes(events: &[RecordedEvent]) -> usize {
 #[async_trait]
 impl EventStore for Guarded {
     async fn incarnation(&self) -> Result<Incarnation> {
-        self.store.incarnation().await
+        let found = self.store.incarnation().await;
+        found.map_err(|error| self.told(error))
     }
 
     async fn info(&self) -> Result<StoreInfo> {
         self.check(Operation::Info).await?;
-        self.store.info().await
+        self.store.info().await.map_err(|error| self.told(error))
     }
 
     async fn ready(&self) -> Result<()> {
@@ -284,7 +318,7 @@ impl EventStore for Guarded {
         let Some(first) = metadata.next() else {
             let outcome = self.store.append(request).await;
             changes.ended(&outcome);
-            return outcome;
+            return outcome.map_err(|error| self.told(error));
         };
         let streams: Vec<_> = std::iter::once(first)
             .chain(metadata)
@@ -293,7 +327,7 @@ impl EventStore for Guarded {
         let outcome = self.store.append(request).await;
         streams.iter().for_each(|stream| self.changed(stream));
         changes.ended(&outcome);
-        outcome
+        outcome.map_err(|error| self.told(error))
     }
 
     async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
@@ -302,7 +336,7 @@ impl EventStore for Guarded {
         let stream = request.stream.clone();
         let outcome = self.stream_page(request).await;
         self.used(Operation::Read(&stream), "", &outcome);
-        outcome
+        outcome.map_err(|error| self.told(error))
     }
 
     async fn read_all(&self, request: ReadAll) -> Result<AllPage> {
@@ -310,7 +344,7 @@ impl EventStore for Guarded {
         let _call = self.enter()?;
         let outcome = self.all_page(request).await;
         self.used(Operation::ReadMany, "all events", &outcome);
-        outcome
+        outcome.map_err(|error| self.told(error))
     }
 
     async fn list_streams(&self, request: ListStreams) -> Result<StreamsPage> {
@@ -318,7 +352,7 @@ impl EventStore for Guarded {
         let _call = self.enter()?;
         let outcome = self.list_some(request).await;
         self.used(Operation::ReadMany, "names of streams", &outcome);
-        outcome
+        outcome.map_err(|error| self.told(error))
     }
 
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
@@ -329,7 +363,7 @@ impl EventStore for Guarded {
         let outcome = self.store.delete_stream(request).await;
         self.changed(&stream);
         changes.ended(&outcome);
-        outcome
+        outcome.map_err(|error| self.told(error))
     }
 
     async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
@@ -337,7 +371,7 @@ impl EventStore for Guarded {
         let _call = self.enter()?;
         let outcome = self.store.stream_metadata(stream.clone()).await;
         self.used(Operation::ReadMetadata(&stream), "", &outcome);
-        outcome
+        outcome.map_err(|error| self.told(error))
     }
 
     async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {
@@ -354,7 +388,7 @@ impl EventStore for Guarded {
         let outcome = self.store.set_stream_metadata(request).await;
         self.changed(&stream);
         changes.ended(&outcome);
-        outcome
+        outcome.map_err(|error| self.told(error))
     }
 
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
@@ -370,7 +404,7 @@ impl EventStore for Guarded {
         let outcome = subscription::begin(self.clone(), request, changes).await;
         let subject = stream.as_ref().map_or("all events", |_| "");
         self.used(operation, subject, &outcome);
-        outcome
+        outcome.map_err(|error| self.told(error))
     }
 
     /// Follows links. A link to an event that the caller may not read stays a link, like one that names an event which
@@ -385,7 +419,8 @@ impl EventStore for Guarded {
         let mut resolved = Vec::new();
         if !followed.is_empty() {
             let _call = self.enter()?;
-            resolved = self.store.resolve(followed).await?;
+            let found = self.store.resolve(followed).await;
+            resolved = found.map_err(|error| self.told(error))?;
         }
         let targets = resolved.iter().filter(|found| found.link.is_some());
         self.had(targets.map(|found| found.event.payload_bytes()).sum());

@@ -194,7 +194,14 @@ impl Error {
         Self::unavailable(detail).caused_by(NeedsAdministrator)
     }
 
-    /// Returns true if this error comes from [`Error::needs_administrator`], directly or through its causes.
+    /// Marks an error of another kind as one that lasts until an administrator acts. For backends.
+    #[must_use]
+    pub fn until_administrator_acts(self) -> Self {
+        self.caused_by(NeedsAdministrator)
+    }
+
+    /// Returns true if this error comes from [`Error::needs_administrator`], directly or through its causes, or was
+    /// marked by [`Error::until_administrator_acts`].
     #[must_use]
     pub fn is_for_administrator(&self) -> bool {
         self.has_cause::<NeedsAdministrator>()

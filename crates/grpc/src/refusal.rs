@@ -71,6 +71,8 @@ pub struct Refusal {
     pub details: Vec<Any>,
     /// Why the server cannot do it now. It means something with `Unavailable`, and with `Aborted` of an append.
     pub(crate) unable: Unable,
+    /// Why the call failed, for the log, if that is more than the caller is told.
+    pub(crate) why: Option<String>,
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -97,7 +99,24 @@ impl Refusal {
             trailers: Vec::new(),
             details: Vec::new(),
             unable: Unable::NotReady,
+            why: None,
         }
+    }
+
+    /// Returns what the log is told of why the call failed.
+    #[must_use]
+    pub fn why(&self) -> &str {
+        self.why.as_deref().unwrap_or(&self.message)
+    }
+
+    /// Leaves out of a refusal by the store what only those may know who look after the server, and says this instead.
+    #[must_use]
+    pub fn for_others(mut self, instead: &str) -> Self {
+        if self.is_store_away() || self.code == Code::DataLoss {
+            let why = std::mem::replace(&mut self.message, instead.to_owned());
+            self.why.get_or_insert(why);
+        }
+        self
     }
 
     /// Returns true if the call failed because the server cannot reach its store.
@@ -366,6 +385,10 @@ impl From<Error> for Refusal {
 
 impl From<&Error> for Refusal {
     fn from(error: &Error) -> Self {
+        let cause = || {
+            let cause = std::error::Error::source(error)?.to_string();
+            Some(printable(&cause).into_owned())
+        };
         match error.kind() {
             ErrorKind::StreamTombstoned(stream) => Self::stream_deleted(stream),
             ErrorKind::StreamNotFound(stream) => Self::new(
@@ -384,9 +407,13 @@ impl From<&Error> for Refusal {
             ErrorKind::Forbidden(_) => Self::access_denied(),
             kind @ (ErrorKind::Unavailable(_) | ErrorKind::OutcomeUnknown(_)) => Self {
                 unable: Unable::StoreAway,
+                why: cause(),
                 ..Self::new(code(kind), kind.to_string())
             },
-            kind => Self::new(code(kind), kind.to_string()),
+            kind => Self {
+                why: cause(),
+                ..Self::new(code(kind), kind.to_string())
+            },
         }
     }
 }

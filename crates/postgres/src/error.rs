@@ -175,7 +175,8 @@ pub(crate) fn outcome(error: &tokio_postgres::Error) -> BatchOutcome {
         Class::Refused => BatchOutcome::Refused(ErrorKind::Refused(text).into()),
         // Waiting gives no right. A right may be missing for new names alone, so each append is told by itself.
         Class::Failed if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            BatchOutcome::Refused(ErrorKind::Unsupported(text).into())
+            let error = Error::new(ErrorKind::Unsupported(text));
+            BatchOutcome::Refused(error.until_administrator_acts())
         }
         Class::Failed => BatchOutcome::Failed(Error::unavailable(text)),
         Class::Unknown => BatchOutcome::Unknown(ErrorKind::OutcomeUnknown(text).into()),
@@ -201,7 +202,7 @@ pub(crate) fn general(error: &tokio_postgres::Error) -> Error {
             _,
         ) => ErrorKind::Schema(text).into(),
         (&SqlState::INSUFFICIENT_PRIVILEGE, _) | (_, "28" | "3D" | "0A") => {
-            ErrorKind::Unsupported(text).into()
+            Error::new(ErrorKind::Unsupported(text)).until_administrator_acts()
         }
         (_, "22" | "23" | "54" | "P0") => ErrorKind::Refused(text).into(),
         _ => Error::unavailable(text),

@@ -204,6 +204,19 @@ impl Admitted {
         access.map_or_else(String::new, |access| access.user_of(&self.caller))
     }
 
+    /// Tells whether the caller may know why the store fails.
+    pub(crate) fn is_told_all(&self) -> bool {
+        self.guarded.as_ref().is_none_or(Guarded::is_told_all)
+    }
+
+    /// Returns an error of the store itself as the caller may be told it.
+    pub(crate) fn told(&self, error: gesta_core::Error) -> gesta_core::Error {
+        match &self.guarded {
+            Some(guarded) => guarded.told(error),
+            None => error,
+        }
+    }
+
     /// Counts the bytes of a payload that was delivered to the caller's user.
     pub(crate) fn had(&self, bytes: usize) {
         if let Some(guarded) = &self.guarded {

@@ -83,7 +83,8 @@ impl Deliveries {
     }
 
     async fn follow(&self, event: &SharedEvent) -> gesta_core::Result<Option<Resolved>> {
-        let found = self.state.store.resolve(vec![Arc::clone(event)]).await?;
+        let found = self.state.store.resolve(vec![Arc::clone(event)]).await;
+        let found = found.map_err(|error| self.admitted.told(error))?;
         Ok(found
             .into_iter()
             .next()

@@ -27,6 +27,7 @@ mod v2;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use gesta_access::FOR_OPERATORS;
 use gesta_core::shares;
 use gesta_grpc::{Code, Refusal};
 use hyper::body::Incoming;
@@ -80,7 +81,8 @@ pub(crate) async fn answer(
             place.belong_to(admitted.holder(), &state);
             let call = GrpcCall::new(state, activity, admitted, from, &parts, body);
             let deadline = call.deadline();
-            let holder = call.admitted.holder().clone();
+            let asking = call.admitted.clone();
+            let holder = asking.holder().clone();
             caller = Some(holder.clone());
             let answering = reply::in_time(deadline, dispatch(path, call));
             let answering = shares::act(&holder, answering);
@@ -94,6 +96,10 @@ pub(crate) async fn answer(
                 _ => answering.await,
             };
             note(&noted, path, &outcome);
+            let outcome = outcome.map_err(|refusal| match asking.is_told_all() {
+                true => refusal,
+                false => refusal.for_others(FOR_OPERATORS),
+            });
             let mut answer = match outcome {
                 Ok(Reply::Endless(messages, of_subscriptions)) => {
                     // Messages that hold their place themselves end by themselves.
@@ -131,20 +137,23 @@ pub(crate) async fn answer(
     answer
 }
 
-/// Notes whether the store has answered, so that the log tells when calls begin to fail because it is away. What stored
-/// data cannot be read is told each time.
+/// Notes whether the store has answered, so that the log tells when calls begin to fail because it is away. That stored
+/// data cannot be read is told once a second at most.
 fn note(state: &State, path: &str, outcome: &Result<Reply>) {
     match outcome {
         Err(refusal) if refusal.is_store_away() => {
-            tracing::debug!(path, refusal.message, "call failed");
+            let why = refusal.why();
+            tracing::debug!(path, why, "call failed");
             let kind = match refusal.code {
                 Code::Aborted => problem::OUTCOME_UNKNOWN,
                 _ => problem::UNAVAILABLE,
             };
-            state.readiness.request_failed(kind.name, &refusal.message);
+            state.readiness.request_failed(kind.name, why);
         }
         Err(refusal) if refusal.code == Code::DataLoss => {
-            tracing::error!(path, refusal.message, "call failed");
+            if let Some(others) = problem::turn_of_error() {
+                tracing::error!(path, why = refusal.why(), others, "call failed");
+            }
         }
         // Messages that are made on the way ask the store later.
         Ok(Reply::Finite(MessageSource::Framed(_))) if !PUBLIC.contains(&path) => {

@@ -4,11 +4,16 @@
 //! (`edge`).
 
 use std::ops::Deref;
+use std::sync::LazyLock;
 
+use gesta_access::FOR_OPERATORS;
 use gesta_core::{Error, ErrorKind};
 use gesta_wire::problem::Document;
 pub(crate) use gesta_wire::problem::*;
 use hyper::StatusCode;
+use tokio::time::Instant;
+
+use crate::request_log::LinePace;
 
 /// The error of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +22,8 @@ pub(crate) struct Problem {
     allow: Option<&'static str>,
     /// True if the store is away, which makes many requests fail.
     store_is_away: bool,
+    /// Why it is so, for the log, if the caller is not told.
+    why: Option<String>,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Problem>;
@@ -35,6 +42,7 @@ impl From<Document> for Problem {
             document,
             allow: None,
             store_is_away: false,
+            why: None,
         }
     }
 }
@@ -86,6 +94,22 @@ impl Problem {
     /// once.
     pub(crate) fn store_is_away(&self) -> bool {
         self.store_is_away
+    }
+
+    /// Returns what the log is told of why the request failed.
+    pub(crate) fn why(&self) -> &str {
+        self.why.as_deref().unwrap_or(&self.document.detail)
+    }
+
+    /// Leaves out what only those may know who look after the server: what a database says, and what is damaged.
+    pub(crate) fn for_others(mut self) -> Self {
+        if [UNAVAILABLE, OUTCOME_UNKNOWN, CORRUPT, SCHEMA].contains(&self.kind)
+            && (self.store_is_away || self.status() == StatusCode::INTERNAL_SERVER_ERROR)
+        {
+            let why = std::mem::replace(&mut self.document.detail, FOR_OPERATORS.to_owned());
+            self.why.get_or_insert(why);
+        }
+        self
     }
 
     pub(crate) fn status(&self) -> StatusCode {
@@ -147,14 +171,29 @@ impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         let mut problem = Self::from(Document::from(error.kind()));
         let cause = || std::error::Error::source(error).map(ToString::to_string);
+        let kind = problem.kind.name;
         if [UNAVAILABLE, OUTCOME_UNKNOWN].contains(&problem.kind) {
             problem.store_is_away = true;
-            tracing::debug!(%error, cause = cause(), problem = problem.kind.name, "request failed");
-        } else if problem.status().is_server_error() && problem.kind != OVERLOADED {
-            tracing::error!(%error, cause = cause(), problem = problem.kind.name, "request failed");
+            problem.why = cause();
+            tracing::debug!(%error, cause = cause(), problem = kind, "request failed");
+        } else if problem.kind == UNSUPPORTED && !error.is_for_administrator() {
+            // Anybody may ask for what the store does not have.
+            tracing::debug!(%error, cause = cause(), problem = kind, "request failed");
+        } else if problem.status().is_server_error()
+            && problem.kind != OVERLOADED
+            && let Some(others) = turn_of_error()
+        {
+            tracing::error!(%error, cause = cause(), problem = kind, others, "request failed");
         }
         problem
     }
+}
+
+/// Returns how many errors were not told since the last line about one, if there may be another line now. Whoever asks
+/// again and again for what cannot be read would fill the log.
+pub(crate) fn turn_of_error() -> Option<u64> {
+    static ERRORS: LazyLock<LinePace> = LazyLock::new(LinePace::begin);
+    ERRORS.turn(Instant::now())
 }
 
 /// Returns the kind of problem that an error becomes.

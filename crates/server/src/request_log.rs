@@ -1,7 +1,7 @@
 //! The lines of the log that tell of requests: each request, if the log is asked for them (`gesta::request=debug`), and
 //! slow ones always.
 //!
-//! Why slow ones are told one a second at most: when a database stands still, every request is slow.
+//! Why slow ones are told one a second at most ([`LinePace`]): when a database stands still, every request is slow.
 //! Invariant: a line has neither payload nor secret; of an address it has the path, without the parameters.
 
 use std::net::IpAddr;
@@ -38,10 +38,16 @@ pub(crate) struct Answered<'a> {
 #[derive(Debug)]
 pub(crate) struct RequestLog {
     slow: Duration,
+    pace: LinePace,
+}
+
+/// Lets one line a second through, and counts those that do not come through.
+#[derive(Debug)]
+pub(crate) struct LinePace {
     begun: Instant,
-    /// When a slow request may be told next, in milliseconds since `begun`.
+    /// When there may be a line next, in milliseconds since `begun`.
     next: AtomicU64,
-    /// Number of slow requests since one was told last.
+    /// Number of lines that were left out since the last one.
     untold: AtomicU64,
 }
 
@@ -50,9 +56,7 @@ impl RequestLog {
     pub(crate) fn new(slow: Duration) -> Self {
         Self {
             slow,
-            begun: Instant::now(),
-            next: AtomicU64::new(0),
-            untold: AtomicU64::new(0),
+            pace: LinePace::begin(),
         }
     }
 
@@ -75,7 +79,7 @@ impl RequestLog {
         if request.took < self.slow || request.may_last {
             return;
         }
-        let Some(others) = self.turn(Instant::now()) else {
+        let Some(others) = self.pace.turn(Instant::now()) else {
             return;
         };
         let line = Line::of(request);
@@ -92,9 +96,20 @@ impl RequestLog {
             "slow request"
         );
     }
+}
 
-    /// Returns how many slow requests were not told since the last line, if there may be another one now.
-    fn turn(&self, now: Instant) -> Option<u64> {
+impl LinePace {
+    /// Begins now. The first line comes through.
+    pub(crate) fn begin() -> Self {
+        Self {
+            begun: Instant::now(),
+            next: AtomicU64::new(0),
+            untold: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns how many lines were left out since the last one, if there may be another one now.
+    pub(crate) fn turn(&self, now: Instant) -> Option<u64> {
         let now = millis(now.duration_since(self.begun));
         let next = self.next.load(Ordering::Relaxed);
         let after = now.saturating_add(millis(PAUSE));
@@ -146,7 +161,7 @@ mod tests {
     /// Goal: however many requests are slow at once, one line a second tells of them, and how many there were.
     #[test]
     fn slow_requests_are_told_one_a_second() {
-        let log = RequestLog::new(Duration::from_secs(1));
+        let log = LinePace::begin();
         let start = log.begun;
         assert_eq!(log.turn(start), Some(0));
         for _ in 0..7 {

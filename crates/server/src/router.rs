@@ -50,8 +50,9 @@ pub(crate) async fn answer(
     };
     match &answer {
         Err(problem) if problem.store_is_away() => {
-            let (kind, detail) = (problem.kind.name, &problem.detail);
-            state.readiness.request_failed(kind, detail);
+            state
+                .readiness
+                .request_failed(problem.kind.name, problem.why());
         }
         Ok(_) if route.asks_store() => state.readiness.request_succeeded(),
         _ => {}
@@ -144,7 +145,11 @@ async fn answer_call(
             _ => Box::pin(answer_other(&call, verb, body)).await,
         }
     };
-    shares::act(call.holder(), answering).await
+    let answer = shares::act(call.holder(), answering).await;
+    answer.map_err(|problem| match call.admitted().is_told_all() {
+        true => problem,
+        false => problem.for_others(),
+    })
 }
 
 async fn answer_other(call: &Call<'_>, verb: Verb, body: &mut RequestBody) -> Result<Answer> {

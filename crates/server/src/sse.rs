@@ -269,8 +269,8 @@ impl Events {
 
     fn end(&mut self, problem: &Problem) {
         if problem.store_is_away() {
-            let (kind, detail) = (problem.kind.name, &problem.detail);
-            self.state.readiness.request_failed(kind, detail);
+            let readiness = &self.state.readiness;
+            readiness.request_failed(problem.kind.name, problem.why());
         }
         self.out.extend_from_slice(b"event: error\ndata: ");
         self.out.extend_from_slice(&problem.to_json());

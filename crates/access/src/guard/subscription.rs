@@ -176,7 +176,7 @@ impl Running {
                 message = self.inner.next(), if wait.is_none() => {
                     let taken = match message? {
                         Ok(message) => self.take(message).await,
-                        Err(error) => Err(error),
+                        Err(error) => Err(self.guarded.told(error)),
                     };
                     match taken {
                         Ok(None) => {}

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use gesta_access::Operation;
 use gesta_core::{
-    Append, Appended, ErrorKind, EventData, EventStore, ExpectedRevision, Lifecycle, Position,
-    ReadStream, Revision, StreamId,
+    Append, Appended, ErrorKind, EventData, ExpectedRevision, Lifecycle, Position, ReadStream,
+    Revision, StreamId,
 };
 use gesta_grpc::v2::StreamState;
 use gesta_grpc::{Expected, Refusal, stored};
@@ -67,19 +67,19 @@ pub(crate) async fn look(
         Ok(page) => found(StreamState::At(page.last_revision)),
         Err(error) => match error.kind() {
             ErrorKind::StreamTombstoned(_) => found(StreamState::Tombstoned),
-            ErrorKind::StreamNotFound(_) => look_at_metadata(store, stream).await,
-            _ => Err(error.into()),
+            ErrorKind::StreamNotFound(_) => look_at_metadata(on, stream).await,
+            _ => Err(on.admitted.told(error).into()),
         },
     }
 }
 
 /// Reads what is noted about a stream that has no events.
-async fn look_at_metadata(store: &dyn EventStore, stream: &StreamId) -> Result<StreamLook> {
+async fn look_at_metadata(on: &Backing, stream: &StreamId) -> Result<StreamLook> {
     let last = ReadStream::backwards(stream.metadata_stream()).limit(1);
-    let event = match store.read_stream(last).await {
+    let event = match on.state.store.read_stream(last).await {
         Ok(page) => page.events.into_iter().next(),
         Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => None,
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(on.admitted.told(error).into()),
     };
     let Some(event) = event else {
         return Ok(StreamLook {

@@ -31,7 +31,7 @@ async fn carry_out(on: &Backing, options: Option<Options>, kind: DeleteKind) -> 
     };
     let stream = ids::stream(options.stream_identifier.as_ref())?;
     let expected = Expected::of_delete(options.expected_stream_revision)?;
-    let positions = Positions::from(on.state.store.incarnation().await?);
+    let positions = Positions::from(on.admitted.store.incarnation().await?);
     let position = match expected.revision() {
         Some(revision) => match attempt(on, &stream, revision, kind).await? {
             DeleteAttempt::Deleted(position) => position,

@@ -63,7 +63,7 @@ async fn may_manage(call: &GrpcCall, source: &Source) -> Result<()> {
 
 /// Returns the positions of the present history, as clients see them.
 async fn positions(call: &GrpcCall) -> Result<Positions> {
-    Ok(call.state.store.incarnation().await?.into())
+    Ok(call.admitted.store.incarnation().await?.into())
 }
 
 /// Makes the line of the audit log that the caller changes a group, or what its consumers get.

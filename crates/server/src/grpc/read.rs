@@ -143,7 +143,7 @@ async fn view(call: &GrpcCall, options: &Options) -> Result<View> {
     Ok(View {
         form,
         resolve_links: options.resolve_links,
-        positions: call.state.store.incarnation().await?.into(),
+        positions: call.admitted.store.incarnation().await?.into(),
     })
 }
 

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use gesta_access::Accounts;
-use gesta_core::{Durability, Error, EventStore, Result, StoreInfo};
+use gesta_core::{
+    Durability, Error, ErrorKind, EventStore, ReadStream, Result, StoreInfo, StreamPage,
+};
 use gesta_memory::MemoryStore;
 use gesta_testkit::{Around, Outer};
 
@@ -20,6 +22,8 @@ struct Stuck {
     why: Mutex<Option<&'static str>>,
     /// Durability that the store tells, if it is not that of the store inside.
     durability: Mutex<Option<Durability>>,
+    /// The error with which the streams of carts cannot be read.
+    failure: Mutex<Option<Error>>,
 }
 
 #[async_trait]
@@ -34,6 +38,15 @@ impl Around for Stuck {
             info.durability = durability.clone();
         }
         Ok(info)
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        if request.stream.as_str().starts_with("cart-")
+            && let Some(error) = &*self.failure.lock().unwrap()
+        {
+            return Err(error.clone());
+        }
+        self.inner.read_stream(request).await
     }
 
     async fn ready(&self) -> Result<()> {
@@ -114,6 +127,94 @@ async fn a_server_with_users_names_no_reason_why_it_is_not_ready() {
     );
     *store.why.lock().unwrap() = None;
     assert_eq!(world.server.get("/health/ready").await.status, 200);
+}
+
+/// What happened: whoever had any account was told the address of the database, and which role lacks which right on
+/// which table. Goal: those who look after the server are told, and the log; what Gesta itself says stays.
+#[tokio::test]
+async fn what_a_database_says_is_told_to_operators_and_to_the_log() {
+    let (logged, _guard) = Logged::begin();
+    let store = Arc::new(Outer(Stuck::default()));
+    let shared: Arc<dyn EventStore> = store.clone();
+    let accounts = Accounts::of(Arc::clone(&shared));
+    for (name, groups) in [
+        ("root", &["$admins"][..]),
+        ("ops", &["$ops"]),
+        ("user", &[]),
+    ] {
+        add(&accounts, name, groups).await;
+    }
+    let world = World::over(shared, accounts, config(), access_config()).await;
+    let said = || "db-7.internal:5432: permission denied for table events".to_owned();
+    let denied = Error::new(ErrorKind::Unsupported(said())).until_administrator_acts();
+    for (error, status) in [
+        (Error::unavailable(said()), 503),
+        (ErrorKind::OutcomeUnknown(said()).into(), 504),
+        (Error::corrupt(said()), 500),
+        (ErrorKind::Schema(said()).into(), 500),
+        (denied, 501),
+    ] {
+        *store.failure.lock().unwrap() = Some(error);
+        for (who, is_told) in [("user", false), ("ops", true), ("root", true)] {
+            let headers = [("authorization", &*basic(who))];
+            let answer = world
+                .server
+                .send("GET", "/streams/cart-1", &headers, "")
+                .await;
+            assert_eq!(answer.status, status, "{answer:?}");
+            let detail = answer.json()["detail"].as_str().expect("a text").to_owned();
+            assert_eq!(detail.contains("db-7"), is_told, "{who}: {detail}");
+            assert_eq!(
+                detail == gesta_access::FOR_OPERATORS,
+                !is_told,
+                "{who}: {detail}"
+            );
+        }
+    }
+    assert!(!logged.with("db-7").is_empty(), "{:?}", logged.with(""));
+    let off = "virtual streams are off";
+    *store.failure.lock().unwrap() = Some(ErrorKind::Unsupported(off.into()).into());
+    let headers = [("authorization", &*basic("user"))];
+    let answer = world
+        .server
+        .send("GET", "/streams/cart-1", &headers, "")
+        .await;
+    assert_eq!(
+        (answer.status, answer.json()["detail"].as_str()),
+        (501, Some(off))
+    );
+}
+
+/// What happened: each request for what the store does not have was an error in the log, which anybody could fill so.
+#[tokio::test]
+async fn requests_do_not_fill_the_log_with_errors() {
+    let (logged, _guard) = Logged::begin();
+    let store = Arc::new(Outer(Stuck::default()));
+    let server = Server::with(config(), store.clone()).await;
+    let begun = std::time::Instant::now();
+    for (kind, status) in [
+        (
+            ErrorKind::Unsupported("virtual streams are off".into()),
+            501,
+        ),
+        (ErrorKind::Corrupt("of cart-1".into()), 500),
+    ] {
+        *store.failure.lock().unwrap() = Some(kind.into());
+        for _ in 0..100 {
+            assert_eq!(server.get("/streams/cart-1").await.status, status);
+        }
+    }
+    let lines = logged.with("ERROR");
+    let most = begun.elapsed().as_secs() + 1;
+    assert!(
+        lines.len() as u64 <= most,
+        "{} lines: {lines:?}",
+        lines.len()
+    );
+    assert!(
+        lines.iter().all(|line| line.contains("of cart-1")),
+        "{lines:?}"
+    );
 }
 
 /// What happened: the metric said `full` with a synchronous standby and without one. What holds now: the metric names

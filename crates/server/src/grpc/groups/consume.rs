@@ -92,7 +92,7 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
     // From here on the call is one that may last for ever.
     call.requests
         .count_as_subscription(call.admitted.reservation_of_subscriptions(&state))?;
-    let positions = Positions::from(state.store.incarnation().await?);
+    let positions = Positions::from(call.admitted.store.incarnation().await?);
     let identity = Identity {
         // It is kept as long as the consumer stays, and shown.
         name: call
