@@ -23,7 +23,7 @@ use super::{Guarded, READS_MAX};
 const NAME_PAGES_MAX: usize = 200;
 /// The largest page that is read to look for one more event, beside what was asked for.
 const MORE_MAX: usize = 1_000;
-/// What a position costs that was looked at, in bytes of payload, whatever stands there.
+/// What a position or a name costs that was looked at, in bytes of payload, whatever stands there.
 const POSITION_COST_BYTES: u64 = 16;
 
 /// A page of all events while it is filled.
@@ -112,14 +112,19 @@ impl Guarded {
                 break;
             }
         }
-        let looked_at = (PAGE_SCAN_MAX - page.scan).saturating_mul(POSITION_COST_BYTES);
-        self.had(usize::try_from(looked_at).unwrap_or(usize::MAX));
+        self.had_positions(PAGE_SCAN_MAX - page.scan);
         self.had(super::payload_bytes(&page.events));
         Ok(AllPage {
             next: page.checkpoint(),
             events: page.events,
             end,
         })
+    }
+
+    /// Counts positions or names that were looked at for the user, whether they are shown or not.
+    fn had_positions(&self, looked_at: u64) {
+        let bytes = looked_at.saturating_mul(POSITION_COST_BYTES);
+        self.had(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
     /// Reads on in one log. Returns true if the log was read to its end, and everything in it that may be seen stands
@@ -227,6 +232,9 @@ impl Guarded {
                 few => few,
             };
             let page = self.store.list_streams(request.clone()).await?;
+            // A page may be one of very many whose names are all hidden.
+            let looked_at = u64::try_from(page.streams.len()).unwrap_or(u64::MAX);
+            self.had_positions(looked_at);
             for info in page.streams {
                 if !self.lists(&info.stream).await? {
                     continue;

@@ -483,6 +483,32 @@ async fn users_have_limits() {
     assert!(append(&root).await.is_ok(), "another user");
 }
 
+/// What happened: a list of which nothing may be shown was read to its end, however long, and cost its user nothing.
+#[tokio::test]
+async fn names_that_are_looked_at_count_for_the_user() {
+    let config = Config {
+        user_bytes_per_second: 100,
+        ..config()
+    };
+    let world = World::over(Arc::new(MemoryStore::new()), config).await;
+    world.add("root", &["$admins"]).await.expect("added");
+    world.add("u", &[]).await.expect("added");
+    for number in 0..100 {
+        world.append(&format!("b-{number}")).await;
+    }
+    let (_, token) = world.token("u", &[Scope::Read], &["y-", "z-"]).await;
+    let list = || {
+        token.list_streams(ListStreams {
+            prefix: String::new(),
+            after: None,
+            limit: 10,
+        })
+    };
+    assert_eq!(list().await.expect("allowed").streams, []);
+    let error = list().await.expect_err("refused");
+    assert!(matches!(error.kind(), ErrorKind::Overloaded(_)), "{error}");
+}
+
 /// Goal: a list leads to the names that may be seen, however many pages of hidden ones come before them.
 ///
 /// What happened: after 200 pages of hidden names it ended with an error, and nothing led past them.
