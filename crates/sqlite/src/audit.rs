@@ -17,6 +17,7 @@ use crate::error::{Outcome, closed};
 use crate::place::Place;
 use crate::read_connection::ReadConnection;
 use crate::reader::Readers;
+use crate::schema::odd_triggers;
 
 /// One snapshot of a SQLite store. Dropping it ends the snapshot.
 ///
@@ -175,7 +176,9 @@ impl AuditSource for SqliteAudit {
             let lines: Vec<String> = statement
                 .query_map([], |row| row.get(0))?
                 .collect::<rusqlite::Result<_>>()?;
-            Ok(lines.into_iter().filter(|line| line != "ok").collect())
+            let mut found: Vec<String> = lines.into_iter().filter(|line| line != "ok").collect();
+            found.extend(odd_triggers(conn)?);
+            Ok(found)
         })
         .await
     }

@@ -1,5 +1,6 @@
 //! The schema of a SQLite store: it is created and migrated here, and files of other programs are refused.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use gesta_core::backend::RowId;
@@ -100,6 +101,38 @@ pub(crate) fn read_marks(conn: &Connection) -> Outcome<Option<Marks>> {
         logs: u16::try_from(logs)
             .map_err(|error| Error::corrupt("number of logs").caused_by(error))?,
     }))
+}
+
+/// Says which triggers are not those of a store that this program makes. Without them events can be changed, and what
+/// another trigger does is done by each append.
+pub(crate) fn odd_triggers(conn: &Connection) -> Outcome<Vec<String>> {
+    let model = Connection::open_in_memory()?;
+    migrate(&model)?;
+    let (expected, found) = (triggers(&model)?, triggers(conn)?);
+    let mut odd = Vec::new();
+    for (name, text) in &expected {
+        match found.get(name) {
+            Some(same) if same == text => {}
+            Some(_) => odd.push(format!(
+                "trigger {name} is not as `gesta schema print` has it"
+            )),
+            None => odd.push(format!(
+                "trigger {name} is missing, which keeps what is stored from being changed"
+            )),
+        }
+    }
+    let foreign = found.keys().filter(|name| !expected.contains_key(*name));
+    odd.extend(foreign.map(|name| {
+        format!("trigger {name:?} is not one of a store: drop it if nobody knows what it does")
+    }));
+    Ok(odd)
+}
+
+/// Returns the text of each trigger.
+fn triggers(conn: &Connection) -> Outcome<BTreeMap<String, String>> {
+    let mut statement = conn.prepare(include_str!("../sql/select_triggers.sql"))?;
+    let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(found.collect::<rusqlite::Result<_>>()?)
 }
 
 /// Refuses an empty file. A store in memory may be empty.

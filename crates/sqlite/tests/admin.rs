@@ -306,6 +306,43 @@ async fn planted_damage_is_found() {
     assert_found(&double, FindingKind::Position).await;
 }
 
+/// What happened: a store without the triggers that keep events as they are, or with one of somebody else that each
+/// append runs, was said to be healthy.
+#[tokio::test]
+async fn triggers_that_are_not_those_of_a_store_are_found() {
+    for (change, named) in [
+        (
+            "DROP TRIGGER events_are_not_updated;",
+            "events_are_not_updated is missing",
+        ),
+        (
+            "CREATE TRIGGER mine AFTER INSERT ON events BEGIN SELECT 1; END;",
+            "\"mine\" is not one of a store",
+        ),
+        (
+            "DROP TRIGGER tags_are_not_deleted; CREATE TRIGGER tags_are_not_deleted BEFORE DELETE ON tags WHEN 0 \
+             BEGIN SELECT 1; END;",
+            "tags_are_not_deleted is not as",
+        ),
+    ] {
+        let home = tempfile::tempdir().expect("dir");
+        let path = home.path().join("gesta.db");
+        let backend = open(&path);
+        filled(&backend, 10).await;
+        assert!(verify(&backend).await.is_healthy());
+        backend.close().await;
+        let file = Connection::open(&path).expect("opens");
+        file.execute_batch(change).expect("changes");
+        drop(file);
+        let backend = open(&path);
+        let found = verify(&backend).await.findings;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].kind, FindingKind::Engine);
+        assert!(found[0].text.contains(named), "{found:?}");
+        backend.close().await;
+    }
+}
+
 /// Goal: a page of the file that was overwritten is noticed, whatever it held, and never a panic.
 #[tokio::test]
 async fn overwritten_pages_are_noticed() {
