@@ -41,6 +41,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::args::{Cli, Command, DEFAULT_SERVER, Global, LogFormat};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
+use crate::log_lines::LogLines;
 use crate::output::{Output, say};
 use crate::private_file;
 use crate::version;
@@ -317,7 +318,10 @@ fn start_log(format: LogFormat, filter: &str) -> Outcome {
         .map_err(|error| Failure::usage(format!("log filter {filter:?}: {error}")))?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(move || LogLines {
+            to: std::io::stderr(),
+            format,
+        });
     let started = match format {
         LogFormat::Text => {
             let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());

@@ -8,6 +8,7 @@ mod config;
 mod confirm;
 mod exit;
 mod input;
+mod log_lines;
 mod output;
 mod private_file;
 mod process;

@@ -250,7 +250,7 @@ pub(crate) fn visible(text: &str) -> String {
 
 /// Returns the same JSON with escapes for the characters that do not show, or that change how others are shown. Outside
 /// of its strings JSON has none of them.
-fn escaped(json: &str) -> Cow<'_, str> {
+pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
     let Cow::Owned(_) = printable(json) else {
         return Cow::Borrowed(json);
     };
@@ -287,7 +287,13 @@ pub(crate) use say;
 
 /// Says a text, as [`say!`] does.
 pub(crate) fn said(text: &str) {
-    progress::above(|| eprintln!("{}", printable(text)));
+    progress::above(|| eprintln!("{}", in_one_piece(text)));
+}
+
+/// Returns a text as it is said: the lines after the first one are set back, so that a text of others does not look like
+/// another thing that is said.
+fn in_one_piece(text: &str) -> String {
+    printable(text).replace('\n', "\n  ")
 }
 
 #[cfg(test)]
@@ -407,6 +413,16 @@ mod tests {
         piped.record(&in_json, |_| String::new()).expect("written");
         let text = String::from_utf8(piped.to).expect("text");
         assert!(text.contains(in_json), "{text:?}");
+    }
+
+    /// What happened: a database that answers with line breaks wrote whole lines of its own below an error.
+    #[test]
+    fn what_others_say_stands_in_one_piece() {
+        let said = in_one_piece("error: away\nerror: all is lost\r\n\u{1b}[2J");
+        assert_eq!(
+            said,
+            "error: away\n  error: all is lost\\u{d}\n  \\u{1b}[2J"
+        );
     }
 
     /// Goal: nothing is said past what makes it printable.

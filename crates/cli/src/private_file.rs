@@ -3,14 +3,16 @@
 //! Why a warning and no refusal: secrets that a container gets as a mount often come with a mode that nobody chose.
 //! What is too wide is what PostgreSQL takes for too wide in a private key.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::output::say;
 
 /// The mode of a new file.
 const MODE: u32 = 0o600;
+/// The mode of a new folder.
+const FOLDER_MODE: u32 = 0o700;
 
 /// Warns if others than its owner can read or write a file that holds `what`. Root may let a group read it.
 pub(crate) fn warn_of_others(what: &str, path: &Path) {
@@ -53,6 +55,15 @@ pub(crate) fn create_new(path: &Path) -> std::io::Result<File> {
         .create_new(true)
         .mode(MODE)
         .open(path)
+}
+
+/// Makes a folder and those above it that are not there. Nobody but its owner reads what is in a new one, or puts
+/// something there.
+pub(crate) fn create_folders(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(FOLDER_MODE)
+        .create(path)
 }
 
 #[cfg(test)]

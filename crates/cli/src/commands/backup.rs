@@ -25,6 +25,8 @@ use crate::private_file;
 const COPY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// Text with which the name of a copy ends that is not whole yet.
 const UNFINISHED: &str = ".unfinished";
+/// Size of the head of a SQLite database.
+const SQLITE_HEAD_BYTES: usize = 100;
 /// The text of the error of a copy that ends because its database is being closed.
 const STOPPED: &str = "the backup was stopped";
 
@@ -158,14 +160,36 @@ async fn download(global: &Global, url: &str, to: &Path, line: &ProgressLine) ->
     };
     let mut download = client::with_config(url, config)?.backup().await?;
     let (all, mut bytes) = (download.bytes(), 0);
+    let mut head = Vec::with_capacity(SQLITE_HEAD_BYTES);
     line.tell(|_| "waiting for the copy that the server makes".into());
     while let Some(part) = download.next().await? {
         let written = copy.file.write_all(&part);
         written.map_err(|error| refused(&copy.path, &error))?;
+        let missing = SQLITE_HEAD_BYTES - head.len();
+        head.extend_from_slice(&part[..missing.min(part.len())]);
         bytes += part.len() as u64;
         line.tell(|_| copied(bytes, all));
     }
+    if bytes_of_database(&head) != Some(bytes) {
+        return Err(Failure::other(format!(
+            "the server at {url} sent {bytes} bytes that are no SQLite database, or not the whole of one: no copy was made"
+        )));
+    }
     copy.finish(to)
+}
+
+/// Returns the size of the SQLite database that begins so; `None` if none does (Database File Format, section 1.3).
+fn bytes_of_database(head: &[u8]) -> Option<u64> {
+    let head: &[u8; SQLITE_HEAD_BYTES] = head.try_into().ok()?;
+    if !head.starts_with(b"SQLite format 3\0") {
+        return None;
+    }
+    let page_bytes = match u16::from_be_bytes([head[16], head[17]]) {
+        1 => 65_536,
+        bytes => u64::from(bytes),
+    };
+    let pages = u32::from_be_bytes([head[28], head[29], head[30], head[31]]);
+    Some(page_bytes * u64::from(pages))
 }
 
 pub(super) async fn restore(url: &str, args: &Restore, output: &mut Output) -> Outcome {

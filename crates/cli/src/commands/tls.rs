@@ -83,7 +83,7 @@ fn self_signed(folder: &Path, address: IpAddr, advertised: Option<&HostPort>) ->
 type MakeError = Box<dyn std::error::Error + Send + Sync>;
 
 fn make(folder: &Path, address: IpAddr, advertised: Option<&HostPort>) -> Result<(), MakeError> {
-    fs::create_dir_all(folder)?;
+    private_file::create_folders(folder)?;
     let (authority_key, key) = (KeyPair::generate()?, KeyPair::generate()?);
     let mut authority = CertificateParams::new(Vec::new())?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -191,8 +191,9 @@ mod tests {
         fs::remove_file(folder.join(CA)).unwrap();
         self_signed(&folder, address, None).unwrap();
         assert_ne!(read(), first);
-        let mode = fs::metadata(&files.key).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, KEY_MODE);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&files.key), KEY_MODE);
+        assert_eq!(mode(&folder), 0o700);
         let left: Vec<_> = fs::read_dir(&folder).unwrap().collect();
         assert_eq!(left.len(), 3, "{left:?}");
     }
