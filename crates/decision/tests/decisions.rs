@@ -115,9 +115,8 @@ async fn subscribe(
 #[tokio::test]
 async fn a_decision_is_made_in_a_task() {
     let store = store().await;
-    let made = tokio::spawn(async move {
-        subscribe(store.as_ref(), "course:1", "student:1").await
-    });
+    let made =
+        tokio::spawn(async move { subscribe(store.as_ref(), "course:1", "student:1").await });
     assert!(made.await.unwrap().is_ok());
 }
 

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::{
     Backend, BackendInfo, Batch, EventLookup, EventRef, History, LoadRequest, Loaded, LogEnd,
-    LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId, StreamSlice,
-    WriterEpoch,
+    LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
+    StreamSlice, WriterEpoch,
 };
 use gesta_core::{
     Capabilities, ContentType, Direction, Durability, Error, EventData, EventId, Filter,
