@@ -3,17 +3,18 @@
 //!
 //! Why no framework: an application has one, and gives what it knows of a request to [`Api::answer`].
 //! Not here: who may ask. The application lets only operators pass, but for `…/wait`, which its clients need.
-//! Invariants: what waits tells clients nothing of the target or of the author's errors, and one caller leaves room for
-//! others; an order has a media type that no page of another site can make a browser send without asking.
+//! Invariants: what waits tells clients nothing of the target, the store or the author's errors, and one caller leaves
+//! room for others; an order has a media type that no page of another site can make a browser send without asking.
+
+mod waiting;
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{Checkpoint, EventStore, LogId, Position};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use crate::batch::distance;
@@ -24,6 +25,8 @@ use crate::index::Find;
 use crate::report::{EventReport, ParkedReport, metrics_text};
 use crate::state::State;
 use crate::target::{Order, Stored, Target};
+
+use waiting::Waiting;
 
 /// Longest time that a request may ask to wait.
 pub const API_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -100,50 +103,6 @@ pub struct Api<T> {
     waiting: Arc<Waiting>,
 }
 
-/// The requests that wait, of all copies of an [`Api`].
-struct Waiting {
-    /// How many wait of each caller.
-    callers: std::sync::Mutex<HashMap<String, usize>>,
-    /// The last look at the versions, and when it was begun.
-    look: Mutex<Option<(Instant, Arc<Vec<Stored>>)>>,
-}
-
-impl Waiting {
-    /// Takes a place to wait; `None` if all are taken, or all that one caller may have.
-    fn place(&self, caller: &str) -> Option<WaitingPlace<'_>> {
-        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting: usize = callers.values().sum();
-        let own = callers.get(caller).copied().unwrap_or(0);
-        if waiting >= API_WAITERS_MAX || own >= API_CALLER_WAITERS_MAX {
-            return None;
-        }
-        callers.insert(caller.to_owned(), own + 1);
-        Some(WaitingPlace {
-            waiting: self,
-            caller: caller.to_owned(),
-        })
-    }
-}
-
-/// A place to wait, which is given back when this is dropped.
-struct WaitingPlace<'a> {
-    waiting: &'a Waiting,
-    caller: String,
-}
-
-impl Drop for WaitingPlace<'_> {
-    fn drop(&mut self) {
-        let callers = self.waiting.callers.lock();
-        let mut callers = callers.unwrap_or_else(PoisonError::into_inner);
-        if let Some(own) = callers.get_mut(&self.caller) {
-            *own -= 1;
-            if *own == 0 {
-                callers.remove(&self.caller);
-            }
-        }
-    }
-}
-
 impl<T> std::fmt::Debug for Api<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Api")
@@ -217,10 +176,7 @@ impl<T: Target> Api<T> {
         Self {
             control: Control::of(target),
             store: Arc::clone(store),
-            waiting: Arc::new(Waiting {
-                callers: std::sync::Mutex::default(),
-                look: Mutex::new(None),
-            }),
+            waiting: Arc::default(),
         }
     }
 
@@ -360,13 +316,30 @@ impl<T: Target> Api<T> {
             .ok_or_else(|| wrong("the parameter checkpoint says what is waited for"))?;
         let checkpoint: Checkpoint = checkpoint.parse()?;
         let timeout = time(parameters, Duration::from_secs(10))?;
-        let Some(_place) = self.waiting.place(caller) else {
+        let overloaded = || {
             let detail = format!(
                 "{API_WAITERS_MAX} requests wait already, or {API_CALLER_WAITERS_MAX} of this caller, the most there may \
                  be; ask again later"
             );
-            return Ok(Answer::problem(503, "overloaded", &detail));
+            Ok(Answer::problem(503, "overloaded", &detail))
         };
+        let Some(place) = self.waiting.place(caller) else {
+            return overloaded();
+        };
+        let gave_way = place.share.gave_way();
+        tokio::select! {
+            biased;
+            () = gave_way => overloaded(),
+            waited = self.wait_for(name, &checkpoint, timeout) => waited,
+        }
+    }
+
+    async fn wait_for(
+        &self,
+        name: &str,
+        checkpoint: &Checkpoint,
+        timeout: Duration,
+    ) -> Result<Answer, Error> {
         let until = Instant::now() + timeout;
         let (min, max) = LOOK_EVERY;
         let mut back_off = gesta_core::BackOff::new(min, max);
@@ -387,10 +360,11 @@ impl<T: Target> Api<T> {
                     missing
                 }
                 _ => {
-                    let missing = self.control.missing(&*self.store, version, &checkpoint);
+                    let search = self.control.missing(&*self.store, version, checkpoint);
+                    let missing = self.waiting.missing(version, checkpoint, search);
                     match timeout_at(until.max(Instant::now() + SEARCH_MAX), missing).await {
                         Ok(missing) => missing?,
-                        Err(_) => distance(&version.checkpoint, &checkpoint),
+                        Err(_) => distance(&version.checkpoint, checkpoint),
                     }
                 }
             };
@@ -478,13 +452,24 @@ fn is_json(content_type: Option<&str>) -> bool {
     media_type.is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case("application/json"))
 }
 
-/// What clients that wait are told: texts of the target and of the author's code are for operators.
+/// Tells whether the request is to blame for an error of the store.
+fn is_of_request(error: &gesta_core::Error) -> bool {
+    use gesta_core::ErrorKind::{InvalidArgument, InvalidCheckpoint};
+    matches!(error.kind(), InvalidArgument { .. } | InvalidCheckpoint(_))
+}
+
+/// What clients that wait are told: texts of the target, the store and the author's code are for operators.
 fn for_clients(name: &str, error: Error) -> Error {
     match error {
         Error::Target(error) => {
             tracing::warn!(projection = name, %error, "clients wait in vain");
             let text = "the database of the read model does not answer as it should";
             Error::Target(TargetError::new(error.kind(), text))
+        }
+        Error::Store(error) if !is_of_request(&error) => {
+            tracing::warn!(projection = name, %error, "clients wait in vain");
+            let text = "the event store does not answer as it should";
+            Error::Store(gesta_core::Error::unavailable(text))
         }
         error => error,
     }
@@ -497,11 +482,8 @@ fn refused(error: &Error) -> Answer {
         Error::NotRunning { .. } | Error::Waits { .. } => (409, "not_running"),
         Error::Reset(_) => (409, "reset"),
         Error::TimedOut { .. } => (504, "timed_out"),
-        Error::Store(error) => match error.kind() {
-            gesta_core::ErrorKind::InvalidArgument { .. }
-            | gesta_core::ErrorKind::InvalidCheckpoint(_) => (400, "invalid"),
-            _ => (503, "store_unavailable"),
-        },
+        Error::Store(error) if is_of_request(error) => (400, "invalid"),
+        Error::Store(_) => (503, "store_unavailable"),
         Error::Target(error) => match error.kind() {
             TargetErrorKind::Unusable | TargetErrorKind::Refused => (500, "target_unusable"),
             _ => (503, "target_unavailable"),

@@ -341,7 +341,12 @@ async fn only_so_many_requests_wait() {
     // All wait but one.
     let refused = waiting.join_next().await.expect("one");
     assert_eq!(refused.expect("answered").status, 503);
-    let problem = json(&api, "GET", &short, 503).await;
+    // Eight callers have all places; one who has none gets one of theirs.
+    json(&api, "GET", &short, 504).await;
+    let gave_way = waiting.join_next().await.expect("one");
+    let gave_way = gave_way.expect("answered");
+    assert_eq!(gave_way.status, 503);
+    let problem: Value = serde_json::from_str(&gave_way.body).expect("JSON");
     assert_eq!(problem["code"], "overloaded");
     let detail = problem["detail"].as_str().expect("a reason");
     assert!(detail.contains("256 requests wait already"), "{detail}");
@@ -415,6 +420,67 @@ async fn requests_that_wait_share_their_looks() {
     assert_eq!([a, b, c, d, e].map(|answer| answer.status), [504; 5]);
     // The one under way when most of them came, and one for all of these.
     assert_eq!(faulty.looks() - looks, 2);
+}
+
+/// What happened: each request that waits searched the store for itself, a million positions after each step of the
+/// version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_that_wait_share_their_searches() {
+    let world = World::new().await;
+    world.append_many(3).await;
+    world.comes_right(OnPoison::Stop).await;
+    let written = world.append("account-1", "added", "1").await;
+    let endless = Arc::new(Outer(Endless(
+        Arc::clone(&world.store),
+        AtomicUsize::new(0),
+    )));
+    let store: Arc<dyn EventStore> = endless.clone();
+    let api = Api::of(&store, world.target.clone());
+    let wait = format!(
+        "/balances/wait?checkpoint={}&timeout_ms=0",
+        written.checkpoint
+    );
+    let mut waiting = tokio::task::JoinSet::new();
+    for caller in 0..100 {
+        let (api, wait) = (api.clone(), wait.clone());
+        waiting.spawn(async move { ask_as(&api, "GET", &wait, &caller.to_string()).await });
+    }
+    while let Some(answer) = waiting.join_next().await {
+        let answer = answer.expect("answered");
+        assert_eq!(answer.status, 504, "{answer:?}");
+    }
+    assert_eq!(endless.0.1.load(Ordering::SeqCst), LAG_PAGES_MAX);
+}
+
+/// A store that cannot be read.
+struct Away(Arc<dyn EventStore>);
+
+#[async_trait]
+impl Around for Away {
+    fn inner(&self) -> &dyn EventStore {
+        &*self.0
+    }
+
+    async fn read_all(&self, _: ReadAll) -> gesta_core::Result<AllPage> {
+        let why = "db1:5432: error connecting to server: Connection refused";
+        Err(gesta_core::Error::unavailable(why))
+    }
+}
+
+/// What happened: clients that wait were told the address of the event store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_wait_learn_nothing_of_the_store() {
+    let world = World::new().await;
+    world.append_many(3).await;
+    world.comes_right(OnPoison::Stop).await;
+    let written = world.append("account-1", "added", "1").await;
+    let store: Arc<dyn EventStore> = Arc::new(Outer(Away(Arc::clone(&world.store))));
+    let api = Api::of(&store, world.target.clone());
+    let wait = format!("/balances/wait?checkpoint={}", written.checkpoint);
+    let problem = json(&api, "GET", &wait, 503).await;
+    assert_eq!(problem["code"], "store_unavailable");
+    assert!(!problem.to_string().contains("db1"), "{problem}");
+    json(&api, "GET", "/balances/wait?checkpoint=wrong", 400).await;
 }
 
 /// Goal: no projection hides behind the path of the metrics.
