@@ -1,8 +1,8 @@
 //! `copy`: how fast is a whole store copied to another database, and does everything arrive?
 //!
-//! A store in an SQLite file is filled with everything that a store can hold, and copied on: to PostgreSQL, from there to
-//! a store of several logs on two databases, and back into a file. Beside it the rows of the store on PostgreSQL go by
-//! `pg_dump` and `pg_restore` into another database, which is the usual way where a copy would do without the rest:
+//! A store in an SQLite file is filled with everything that a store can hold, and copied on: to PostgreSQL, from there
+//! to a store of several logs on two databases, and back into a file. Beside it the rows of the store on PostgreSQL go
+//! by `pg_dump` and `pg_restore` into another database, which is the usual way where a copy would do without the rest:
 //! other kinds of databases, other numbers of logs, a comparison at the end.
 //!
 //! What readers see of the first and of the last store is compared by this program itself, beside the digests that the

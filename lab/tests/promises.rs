@@ -71,8 +71,8 @@ fn fail_overs_by_patroni_break_no_promise() {
     }
 }
 
-/// Goal: a store with everything that a store can hold arrives whole on every kind of database, though each copy is killed
-/// on its way.
+/// Goal: a store with everything that a store can hold arrives whole on every kind of database, though each copy is
+/// killed on its way.
 ///
 /// Only where a PostgreSQL server can be started.
 #[test]

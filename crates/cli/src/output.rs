@@ -290,8 +290,8 @@ pub(crate) fn said(text: &str) {
     progress::above(|| eprintln!("{}", in_one_piece(text)));
 }
 
-/// Returns a text as it is said: the lines after the first one are set back, so that a text of others does not look like
-/// another thing that is said.
+/// Returns a text as it is said: the lines after the first one are set back, so that a text of others does not look
+/// like another thing that is said.
 fn in_one_piece(text: &str) -> String {
     printable(text).replace('\n', "\n  ")
 }

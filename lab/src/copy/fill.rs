@@ -1,5 +1,5 @@
-//! A store with everything that a store can hold: tags, links, JSON and other bytes, metadata, deletes, streams that began
-//! again, tombstones, hidden beginnings, consumer groups with a parked event.
+//! A store with everything that a store can hold: tags, links, JSON and other bytes, metadata, deletes, streams that
+//! began again, tombstones, hidden beginnings, consumer groups with a parked event.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -77,7 +77,8 @@ pub(super) struct Form {
     content_type: ContentType,
     pub(super) metadata: Bytes,
     pub(super) expected: Expected,
-    /// Whether the name of the stream is a tag, and the condition is that nothing with it has come since the last append.
+    /// Whether the name of the stream is a tag, and the condition is that nothing with it has come since the last
+    /// append.
     by_tag: bool,
 }
 

@@ -50,8 +50,8 @@ fn refuse(line: u64, stream: &StreamId) -> Failure {
     )
 }
 
-/// Reads a whole file, and refuses it if a line changes accounts, unless that is accepted. Returns the ids of the events
-/// of accounts.
+/// Reads a whole file, and refuses it if a line changes accounts, unless that is accepted. Returns the ids of the
+/// events of accounts.
 pub(super) async fn look_through(file: File, args: &AllImport) -> Outcome<HashSet<EventId>> {
     let mut accounts = HashSet::new();
     let mut feed = Feed::start(Some(file), Ids::OfText, 0)?;
@@ -76,8 +76,8 @@ pub(super) async fn look_through(file: File, args: &AllImport) -> Outcome<HashSe
     Ok(accounts)
 }
 
-/// Refuses a store that has accounts of its own. `of_input` are the ids of the events of accounts in the input, which an
-/// earlier import may have stored.
+/// Refuses a store that has accounts of its own. `of_input` are the ids of the events of accounts in the input, which
+/// an earlier import may have stored.
 pub(super) async fn refuse_others(store: &dyn EventStore, of_input: &HashSet<EventId>) -> Outcome {
     for beginning in BEGINNINGS {
         let mut request = ListStreams {

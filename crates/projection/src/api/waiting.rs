@@ -43,8 +43,8 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// Takes a place to wait; `None` if all are taken, or all that one caller may have. If all are taken, and the caller
-    /// has fewer than another one, that one's newest place gives way.
+    /// Takes a place to wait; `None` if all are taken, or all that one caller may have. If all are taken, and the
+    /// caller has fewer than another one, that one's newest place gives way.
     pub(super) fn place(&self, caller: &str) -> Option<WaitingPlace<'_>> {
         let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
         let own = callers.get(caller).copied().unwrap_or(0);

@@ -293,8 +293,9 @@ impl World {
         self.histories[place] += 1;
     }
 
-    /// The log has come to another place by a step that was decided before a loss, or has done so again, if each database
-    /// had lost the map that says so. A process may have found out since that the log lies elsewhere, and is open there.
+    /// The log has come to another place by a step that was decided before a loss, or has done so again, if each
+    /// database had lost the map that says so. A process may have found out since that the log lies elsewhere, and is
+    /// open there.
     fn surprise(&mut self) {
         for process in &mut self.processes {
             process.is_surprised = true;
