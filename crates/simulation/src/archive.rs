@@ -10,6 +10,7 @@ use gesta_core::backend::{Row, WriterEpoch};
 use gesta_core::{EventId, Position, Revision, StreamId, Tag, Tags};
 use gesta_testkit::database::Stored;
 
+use crate::clock::Clock;
 use crate::database::Database;
 
 /// A copy of an event that was stored.
@@ -27,7 +28,7 @@ pub struct StoredCopy {
     pub stored: u64,
     /// First and last history in which it was there.
     pub histories: (u64, u64),
-    /// Time at which it was stored, since the start.
+    /// Time that it is stored with, since the start: a statement that was executed late is as old as it looks.
     pub at: Duration,
     /// True once it was scavenged.
     pub is_removed: bool,
@@ -88,6 +89,8 @@ pub struct Window {
     pub time: Duration,
     /// This number of newest positions is in the window.
     pub positions: u64,
+    /// How far clocks were behind at most.
+    pub behind: Duration,
 }
 
 impl Window {
@@ -223,7 +226,7 @@ impl Archive {
             position: row.position,
             stored,
             histories: (history, history),
-            at: now,
+            at: now.min(Clock::time_of(row.created) + window.behind),
             is_removed: false,
         });
         self.places.entry(row.position).or_default().push(Place {

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use gesta_core::Timestamp;
+
 /// The right time of day at the start, in microseconds.
 const EPOCH: i64 = 1_700_000_000_000_000;
 
@@ -51,6 +53,12 @@ impl Clock {
     #[must_use]
     pub fn right_wall(now: Duration) -> i64 {
         EPOCH + micros(now)
+    }
+
+    /// Returns the time since the start at which a right clock shows this.
+    #[must_use]
+    pub fn time_of(wall: Timestamp) -> Duration {
+        Duration::from_micros(u64::try_from(wall.0 - EPOCH).unwrap_or(0))
     }
 
     /// Lets the clock go faster or slower from now on.

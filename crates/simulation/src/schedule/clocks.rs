@@ -41,6 +41,7 @@ impl World {
         Window {
             time: self.bounds.window.time.saturating_sub(spread) * 9 / 10,
             positions: self.bounds.window.positions,
+            behind: Duration::from_micros(low.min(0).unsigned_abs()),
         }
     }
 
