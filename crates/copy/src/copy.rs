@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gesta::{Database, Options};
-use gesta_core::{Clock, Error, ErrorKind, Incarnation, LogId, Position, Result, SystemClock};
+use gesta_core::{Clock, Error, Incarnation, LogId, Position, Result, SystemClock};
 use gesta_sql::verify::{AuditRow, AuditSource};
 use serde::Serialize;
 
@@ -13,6 +13,7 @@ use crate::digest::Digest;
 use crate::mapping::{Mapping, Places};
 use crate::part::{Finish, used};
 use crate::reader::{Order, Reader};
+use crate::refusal::refuse;
 use crate::sides::are_two;
 use crate::target::{Stand, Target, file_of, is_sqlite, named};
 
@@ -112,10 +113,6 @@ fn is_same(source: &str, target: &str) -> bool {
     // What is wrong with a URL is told by what opens it.
     let file = |url: &str| file_of(url).ok().flatten()?.canonicalize().ok();
     source == target || file(source).is_some_and(|from| file(target) == Some(from))
-}
-
-pub(crate) fn refuse<T>(why: impl Into<String>) -> Result<T> {
-    Err(ErrorKind::Unsupported(why.into()).into())
 }
 
 impl Copy {

@@ -25,6 +25,7 @@ mod part;
 mod pauses;
 mod postgres;
 mod reader;
+mod refusal;
 mod sides;
 mod source;
 mod source_postgres;

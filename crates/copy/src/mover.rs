@@ -15,13 +15,14 @@ use uuid::Uuid;
 
 use crate::batch::{Batch, Moving, Origin, State};
 use crate::compare::{Comparison, names_after};
-use crate::copy::{BATCH_BYTES, Progress, Ready, refuse, text};
+use crate::copy::{BATCH_BYTES, Progress, Ready, text};
 use crate::mapping::{Mapping, Places};
 use crate::moving::{Goal, Next, Note, SourceStand, TargetStand, next_step};
 use crate::part::{Found, Names, Part};
 use crate::pauses::Pauses;
 use crate::postgres::PostgresPart;
 use crate::reader::{Order, Reader};
+use crate::refusal::refuse;
 use crate::sides::{are_two, source_of, target_config, target_for};
 use crate::source::{Closing, Copied, Look, Source};
 use crate::target::make;

@@ -4,10 +4,10 @@ use gesta_core::{Error, Result};
 use gesta_postgres::Config;
 use gesta_sqlite::{Location, SqliteConfig};
 
-use crate::copy::refuse;
 use crate::moving::{Mark, SourceStand, TargetStand};
 use crate::part::{Found, Part, used};
 use crate::postgres::{PostgresPart, identity};
+use crate::refusal::refuse;
 use crate::source::Source;
 use crate::source_postgres::PostgresSource;
 use crate::source_sqlite::SqliteSource;

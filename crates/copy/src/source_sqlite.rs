@@ -15,9 +15,9 @@ use gesta_sql::verify::AuditSource;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior};
 use uuid::Uuid;
 
-use crate::copy::refuse;
 use crate::mapping::PAGE_NAMES;
 use crate::moving::{Note, SourceStand};
+use crate::refusal::refuse;
 use crate::source::{Closing, Copied, Look, Source};
 
 /// How long another process is waited for.

@@ -15,6 +15,7 @@ use crate::compare::{Comparison, names_after};
 use crate::digest::Digest;
 use crate::part::{Finish, Found, Names, Part, used};
 use crate::postgres::{COPY_NAME, PostgresPart};
+use crate::refusal::refuse;
 use crate::sqlite::SqlitePart;
 
 /// The databases of a target.
@@ -34,10 +35,6 @@ pub(crate) enum Stand {
     Unfinished(Box<State>),
     /// A store that a move has opened.
     Arrived,
-}
-
-fn refuse<T>(why: String) -> Result<T> {
-    Err(ErrorKind::Unsupported(why).into())
 }
 
 /// Tells whether a URL names a SQLite file.
@@ -206,7 +203,7 @@ impl Target {
         };
         let oldest = oldest.clone();
         if states.clone().any(|state| state.origin != oldest.origin) {
-            return refuse("the databases of the target belong to different copies".into());
+            return refuse("the databases of the target belong to different copies");
         }
         // A verified copy was being opened, so some databases may be served already. A database that has lost batches
         // since is not what was compared.

@@ -4,11 +4,11 @@ use gesta_core::{Error, Result};
 use gesta_postgres::{Blocker, Config};
 use serde::Serialize;
 
-use crate::copy::refuse;
 use crate::moving::{Goal, Next, Target, TargetStand, next_step};
 use crate::part::{Found, Part};
 use crate::pauses::Pauses;
 use crate::postgres::{PostgresPart, answers};
+use crate::refusal::refuse;
 use crate::sides::{are_two, source_of, target_config, target_for};
 use crate::source::{Closing, Source};
 
