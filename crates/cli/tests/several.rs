@@ -113,7 +113,7 @@ fn what_is_no_whole_store_is_refused() {
         &["number 2"],
     );
     refused(
-        &info(&["--store", "http://h:1", "--store", "http://i:1"]),
+        &info(&["--store", "http://h:1", "--store", &three[0]]),
         2,
         &[],
     );

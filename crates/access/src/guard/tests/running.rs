@@ -490,9 +490,10 @@ async fn names_that_are_looked_at_count_for_the_user() {
         user_bytes_per_second: 100,
         ..config()
     };
-    let world = World::over(Arc::new(MemoryStore::new()), config).await;
-    world.add("root", &["$admins"]).await.expect("added");
-    world.add("u", &[]).await.expect("added");
+    let world = World::over(Arc::new(MemoryStore::new()), config)
+        .await
+        .with_users()
+        .await;
     for number in 0..100 {
         world.append(&format!("b-{number}")).await;
     }
