@@ -115,7 +115,7 @@ fn what_is_no_whole_store_is_refused() {
     refused(
         &info(&["--store", "http://h:1", "--store", &three[0]]),
         2,
-        &[],
+        &["must begin with http:// or https://"],
     );
     let mut create_again = vec!["schema", "create", "--logs", "6"];
     create_again.extend(three.iter().flat_map(|url| ["--on", url]));

@@ -23,7 +23,10 @@ pub(crate) struct Base {
 
 impl Base {
     pub(crate) fn parse(url: &str) -> Result<Self> {
-        let wrong = |rule: &str| Error::invalid("url", format!("{rule}, found {url:?}"));
+        // What stands before an `@` may be a password.
+        let shown = url.rsplit_once('@').map(|(_, rest)| format!("…@{rest}"));
+        let shown = shown.unwrap_or_else(|| url.to_owned());
+        let wrong = |rule: &str| Error::invalid("url", format!("{rule}, found {shown:?}"));
         let uri: Uri = url
             .parse()
             .map_err(|_| wrong("must be like http://127.0.0.1:2113"))?;
@@ -180,6 +183,24 @@ mod tests {
             assert_eq!(
                 uri(name),
                 format!("{prefix}{segment}/subscribe?after=a%20b%26c")
+            );
+        }
+    }
+
+    /// Goal: no error repeats a password, whatever else is wrong with the URL.
+    #[test]
+    fn no_error_repeats_a_password() {
+        for url in [
+            "postgres://u:secret@h:1/d",
+            "http://u:secret@h:1",
+            "u:secret@h:1",
+            "http://u:secret@h:1/?query",
+            "http://u:sec ret@h",
+        ] {
+            let error = Base::parse(url).expect_err("refused").to_string();
+            assert!(
+                !error.contains("secret") && !error.contains("ret@"),
+                "{error}"
             );
         }
     }
