@@ -79,6 +79,7 @@ fn schedules_reach_every_outcome() {
         "condition asked the database",
         "condition took turns",
         "refused for a checkpoint",
+        "sent afresh",
         "fell asleep",
         "lost what nobody knows",
         "subscriber resumed",

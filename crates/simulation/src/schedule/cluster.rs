@@ -170,6 +170,11 @@ impl World {
 
     /// Breaks the link under a lane, which the edge notices. Frames that were written may arrive for a while.
     fn break_lane(&mut self) {
+        if let Some((number, stream)) = self.stored_call()
+            && self.choices.chance(1, 4)
+        {
+            return self.lose_traces(number, &stream);
+        }
         if let Some(place) = self.pick_lane()
             && !self.is_asleep(self.lanes[place].edge.node)
         {
@@ -178,7 +183,7 @@ impl World {
         }
     }
 
-    fn lose_lane(&mut self, place: usize) {
+    pub(super) fn lose_lane(&mut self, place: usize) {
         let now = self.now_of(self.lanes[place].edge.node).instant;
         self.lose_frames(place);
         let lane = &mut self.lanes[place];

@@ -85,6 +85,11 @@ impl World {
     /// Removes events of a stream. Only what a delete or metadata hide is scavenged, so an operator sets metadata if
     /// the stream has had neither.
     pub(super) fn scavenge(&mut self) {
+        if let Some((number, stream)) = self.stored_call()
+            && self.choices.chance(1, 2)
+        {
+            return self.lose_traces(number, &stream);
+        }
         let stream = self.pick_stream();
         let truth = self.database.truth(&stream);
         let Some(last) = truth.last else {
@@ -101,6 +106,37 @@ impl World {
         }
         self.note(|| format!("{stream} is scavenged through {through}"));
         self.database.scavenge(&stream, Revision(through));
+    }
+
+    /// Returns the newest call between nodes whose events are stored, and whose answer has not come: the node that has
+    /// sent it, and its stream.
+    pub(super) fn stored_call(&self) -> Option<(usize, StreamId)> {
+        let calls = self.nodes.iter().flat_map(|node| {
+            let returned = node.returned.iter().map(|(record, ..)| record);
+            let records = node.calls.keys().chain(returned);
+            records.map(|record| (*record, node.own.node))
+        });
+        let is_stored = |call: &(usize, usize)| {
+            let asked = &self.model.records[call.0].asked[0];
+            let mut copies = asked.ids.iter().flat_map(|id| self.archive.copies(*id));
+            copies.any(|copy| !copy.is_removed && copy.stream == asked.stream)
+        };
+        let (record, number) = calls.filter(is_stored).max()?;
+        Some((number, self.model.records[record].asked[0].stream.clone()))
+    }
+
+    /// Lets nothing be left of a call that is stored, and whose answer is lost, so that its node sends it again: its
+    /// stream is deleted, its events are scavenged, and perhaps the process dies that remembers their ids.
+    pub(super) fn lose_traces(&mut self, number: usize, stream: &StreamId) {
+        self.end_unseen(stream, Ending::Scavenge);
+        let lane = self.nodes[number].lane;
+        if let Some(place) = lane.filter(|_| !self.is_asleep(number)) {
+            self.note(|| format!("lane {place} breaks"));
+            self.lose_lane(place);
+            if self.choices.chance(1, 2) {
+                self.start_again(self.lanes[place].owner.node);
+            }
+        }
     }
 
     /// A process that is not simulated ends a stream, if it is there.
