@@ -89,7 +89,7 @@ async fn move_on(args: &MoveStore, line: &ProgressLine) -> Outcome<TimedReport> 
     };
     let begun = Instant::now();
     let mut telling = Telling::new(line);
-    let mut moving = Move::open(&args.source, &args.target, settings).await?;
+    let mut moving = said_to_be_slow(Move::open(&args.source, &args.target, settings)).await?;
     loop {
         let failed = match steps(&mut moving, &mut telling).await {
             Ok(report) => {
@@ -109,7 +109,7 @@ async fn move_on(args: &MoveStore, line: &ProgressLine) -> Outcome<TimedReport> 
         say!("{failed}; tries again");
         moving = loop {
             tokio::time::sleep(AGAIN_AFTER).await;
-            match Move::open(&args.source, &args.target, settings).await {
+            match said_to_be_slow(Move::open(&args.source, &args.target, settings)).await {
                 Ok(moving) => break moving,
                 Err(error) if error.is_retryable() => say!("{error}; tries again"),
                 Err(error) => return Err(error.into()),
