@@ -255,7 +255,11 @@ fn what_pages_show_is_what_the_files_hold() {
     let pages = guides.filter(|path| path.extension().is_some_and(|end| end == "md"));
     let mut shown = 0;
     for page in pages.chain([root().join("README.md")]) {
-        for block in blocks(&read(&page), "rust") {
+        let text = read(&page);
+        // Whole programs that documentation tests compile, and must not run.
+        let compiled = blocks(&text, "rust,no_run").into_iter();
+        let whole = compiled.filter(|block| block.starts_with("//! "));
+        for block in blocks(&text, "rust").into_iter().chain(whole) {
             assert!(
                 is_part(&block),
                 "{}: no file has this:\n{block}",
