@@ -41,6 +41,9 @@ struct Document {
     server: Option<String>,
     deleted: String,
     place: String,
+    /// The greatest place up to which everything was stored once, if the import reads again what stands before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    claimed: Option<String>,
     /// The life of the target that has everything up to this place. Checkpoints of earlier versions do not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     incarnation: Option<String>,
@@ -66,6 +69,8 @@ pub(crate) struct Checkpoints {
     stream: StreamId,
     last: Option<Revision>,
     document: Document,
+    /// The greatest place up to which everything was stored once.
+    claimed: Place,
     incarnation: Incarnation,
     is_of_earlier_life: bool,
     retry: Duration,
@@ -98,6 +103,7 @@ impl Checkpoints {
             }
             .into(),
             place: Place::START.to_string(),
+            claimed: None,
             incarnation: Some(incarnation.to_string()),
             mark: None,
             stored: 0,
@@ -107,6 +113,7 @@ impl Checkpoints {
             stream,
             last: None,
             document: wanted,
+            claimed: Place::START,
             incarnation,
             is_of_earlier_life: false,
             retry: options.patience.retry,
@@ -176,7 +183,15 @@ impl Checkpoints {
             written_in.is_some_and(|found| Some(found) != self.document.incarnation.as_ref());
         self.document.stored = found.stored;
         self.document.mark = found.mark;
-        found.place.parse().map(Some)
+        let place = found.place.parse()?;
+        let claimed = found.claimed.map(|claimed| claimed.parse()).transpose()?;
+        self.claimed = claimed.map_or(place, |claimed: Place| claimed.max(place));
+        Ok(Some(place))
+    }
+
+    /// Returns the greatest place up to which everything was stored once, in whatever life of the target.
+    pub(crate) fn claimed(&self) -> Place {
+        self.claimed
     }
 
     /// Tells whether the last checkpoint was written in an earlier life of the target, which may have had more.
@@ -200,7 +215,9 @@ impl Checkpoints {
         mark: Option<String>,
         stored: u64,
     ) -> Result<()> {
+        self.claimed = self.claimed.max(place);
         self.document.place = place.to_string();
+        self.document.claimed = (self.claimed > place).then(|| self.claimed.to_string());
         self.document.mark = mark;
         self.document.stored += stored;
         let data = serde_json::to_vec(&self.document)

@@ -1,6 +1,8 @@
 //! An import: pages of a source become appends to the target, with a checkpoint from time to time.
 
 mod again;
+#[cfg(test)]
+mod deleted;
 mod lifecycle;
 #[cfg(test)]
 mod losses;
@@ -55,7 +57,7 @@ pub struct Import {
     checkpoints: Option<Checkpoints>,
     transform: Option<Transform>,
     place: Place,
-    /// The place of the checkpoint with which this import was opened: whatever stands there or before was stored once.
+    /// The place up to which everything was stored once, as the checkpoint tells with which this import was opened.
     claimed: Option<Place>,
     /// The place of the last checkpoint, and when it was written.
     written: Option<Place>,
@@ -145,12 +147,9 @@ impl Import {
             true => Some(Place::START),
             false => found,
         };
-        let resumes = source.resumes();
+        let claimed = (found.is_some() && source.resumes()).then(|| checkpoints.claimed());
         let import = Self::with(options, source, target, Some(checkpoints), begin).await?;
-        Ok(Self {
-            claimed: found.filter(|_| resumes),
-            ..import
-        })
+        Ok(Self { claimed, ..import })
     }
 
     async fn with(

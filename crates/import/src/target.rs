@@ -122,8 +122,6 @@ pub(crate) struct Target {
     incarnation: Option<Incarnation>,
     /// Whether the store has another life now.
     is_lost: bool,
-    /// Streams that were deleted in the target after it had what was sent again.
-    deleted: HashSet<StreamId>,
     /// The last position of each log when the import began: what stands there or before was there already.
     heads: Vec<Position>,
     known: HashMap<Arc<str>, Known>,
@@ -150,8 +148,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Makes the target of an import. `fresh` tells that nothing is imported yet, as far as is known in this life of
-    /// the store.
+    /// Makes the target of an import. `fresh` tells that no checkpoint says that anything was imported. Streams are taken
+    /// for new only if the store has never had an event: another import may have stored them, and somebody deleted them.
     pub(crate) async fn open(
         store: Arc<dyn EventStore>,
         incarnation: Incarnation,
@@ -164,11 +162,11 @@ impl Target {
             store: Some(store),
             incarnation: Some(incarnation),
             one_stream: info.logs > 1,
+            fresh: fresh && info.heads.iter().all(|head| *head == Position::START),
             heads: info.heads,
             in_flight: in_flight.max(1),
             retry,
             known_max: KNOWN_MAX,
-            fresh,
             ..Self::counting()
         })
     }

@@ -7,10 +7,10 @@ use gesta_projection::testing::Restorable;
 
 use super::*;
 
-const EVENTS: u64 = 120;
+pub(super) const EVENTS: u64 = 120;
 
 /// A journal of so many streams that take turns, in pages of ten events.
-struct Turns(u64);
+pub(super) struct Turns(pub(super) u64);
 
 impl Turns {
     fn event(&self, n: u64) -> SourceEvent {

@@ -10,7 +10,7 @@ use super::*;
 use crate::known;
 
 /// A source that gives what it is told, once.
-struct Scripted(VecDeque<SourceEvent>);
+pub(super) struct Scripted(pub(super) VecDeque<SourceEvent>);
 
 #[async_trait]
 impl Source for Scripted {
@@ -34,7 +34,7 @@ impl Source for Scripted {
 }
 
 /// Makes the events of one stream, each with its number and role, at the places from `place` on.
-fn events(place: u64, told: &[(u64, Role, &str)]) -> Vec<SourceEvent> {
+pub(super) fn events(place: u64, told: &[(u64, Role, &str)]) -> Vec<SourceEvent> {
     let event = |(place, (sequence, role, data)): (u64, &(u64, Role, &str))| SourceEvent {
         key: "cart-1".into(),
         sequence: *sequence,

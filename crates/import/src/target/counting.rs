@@ -46,7 +46,6 @@ impl Target {
             retry: Duration::ZERO,
             incarnation: None,
             is_lost: false,
-            deleted: HashSet::new(),
             heads: Vec::new(),
             known: HashMap::new(),
             known_max: usize::MAX,

@@ -3,10 +3,11 @@
 //! Invariants: nothing is sent after a gap, that is, if the target lacks an event of the stream that was stored or sent
 //! before; and nothing is sent to another life of the target, which has lost commits.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{BackOff, Error, ErrorKind, EventStore, Result};
+use gesta_core::{BackOff, Error, ErrorKind, EventStore, Result, StreamId};
 use tokio::time::Instant;
 
 use super::{Part, TRIES, Target, append_of};
@@ -29,40 +30,43 @@ impl Target {
         if !forming.is_empty() {
             failed.push((forming, None));
         }
+        let mut told = HashSet::new();
         for (parts, error) in failed {
-            self.send_again(parts, error).await?;
+            self.send_again(parts, error, &mut told).await?;
         }
         Ok(())
     }
 
-    async fn send_again(&mut self, mut parts: Vec<Part>, mut error: Option<Error>) -> Result<()> {
+    /// Sends again what the target lacks. `told` are the streams that were deleted in the target, and of whose events
+    /// the target has just told one by one that they were stored before.
+    async fn send_again(
+        &mut self,
+        mut parts: Vec<Part>,
+        mut error: Option<Error>,
+        told: &mut HashSet<StreamId>,
+    ) -> Result<()> {
         let mut back_off = BackOff::new(Duration::from_millis(100), Duration::from_secs(5));
         let deadline = Instant::now() + self.retry;
-        let mut tries = 0;
+        let mut refusals = 0;
         loop {
-            let deleted = match error.take() {
-                None => None,
-                Some(error) => match error.kind() {
+            if let Some(error) = error.take() {
+                match error.kind() {
                     ErrorKind::WrongExpectedRevision { .. } | ErrorKind::StreamTombstoned(_)
-                        if tries < TRIES =>
+                        if refusals < TRIES =>
                     {
-                        None
+                        refusals += 1;
                     }
-                    ErrorKind::StoredAndDeleted { stream, .. } => Some(stream.clone()),
+                    ErrorKind::StoredAndDeleted { stream, .. } => {
+                        told.insert(stream.clone());
+                        self.drop_first_of(stream, &mut parts);
+                    }
                     _ if error.is_retryable() && Instant::now() < deadline => {
                         tokio::time::sleep(back_off.pause()).await;
-                        None
                     }
                     _ => return Err(error),
-                },
-            };
-            tries += 1;
-            // A stream that was deleted in the target stays so: what was stored is not stored again.
-            for part in parts.extract_if(.., |part| deleted.as_ref() == Some(&part.stream)) {
-                self.already += part.events.len() as u64;
-                self.deleted.insert(part.stream);
+                }
             }
-            let read = self.read_again(&mut parts).await;
+            let read = self.read_again(&mut parts, told).await;
             let sent = match read {
                 Ok(()) if parts.is_empty() => return Ok(()),
                 Ok(()) => self.store()?.append(append_of(&parts)).await,
@@ -87,12 +91,23 @@ impl Target {
         }
     }
 
+    /// Drops the first event of a stream from an append, which was stored before the stream was deleted in the target: it
+    /// is not stored again. Those after it may be new.
+    fn drop_first_of(&mut self, stream: &StreamId, parts: &mut [Part]) {
+        let part = parts.iter_mut().find(|part| part.stream == *stream);
+        if let Some(part) = part.filter(|part| !part.events.is_empty()) {
+            part.events.remove(0);
+            self.already += 1;
+        }
+    }
+
     /// Reads what the target has of the streams of an append, and drops the events that are there.
-    async fn read_again(&mut self, parts: &mut Vec<Part>) -> Result<()> {
+    async fn read_again(&mut self, parts: &mut Vec<Part>, told: &HashSet<StreamId>) -> Result<()> {
         let store = self.store()?;
         for part in parts.iter_mut() {
             let found = known::read(&*store, &part.stream, &part.key).await?;
-            if found.erased && found.revision > part.expected {
+            let is_told = told.contains(&part.stream);
+            if found.erased && found.revision > part.expected && !is_told {
                 return Err(ErrorKind::Unsupported(format!(
                     "the events of {:?} from number {} on cannot be imported: stream {:?} was deleted and scavenged in the \
                      target, so nothing tells which of them it had; import them into another stream (--names)",
@@ -111,7 +126,6 @@ impl Target {
             // What was deleted and scavenged in the target meanwhile has lost nothing.
             let is_whole = part.events.is_empty()
                 || found.erased
-                || self.deleted.contains(&part.stream)
                 || found.stored.map(|(stored, _)| stored) >= part.after;
             if !is_whole {
                 return Err(self.lost());

@@ -72,10 +72,7 @@ async fn what_was_scavenged_in_the_target_does_not_come_back() {
     let file = home.path().join("lines.jsonl");
     std::fs::write(&file, "{\"stream\":\"n-1\",\"type\":\"t\",\"data\":{}}\n").unwrap();
     let lines = Options::new(Kind::Lines, file.to_str().unwrap()).unwrap();
-    for (options, said) in [
-        (other, "\"n-1\" from number 0"),
-        (lines, "\"n-1\" number 1"),
-    ] {
+    for (options, said) in [(other, "\"n-1\" number 0"), (lines, "\"n-1\" number 1")] {
         let error = import(&options, as_store()).await.expect_err("scavenged");
         let error = error.to_string();
         assert!(

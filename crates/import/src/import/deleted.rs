@@ -1,0 +1,168 @@
+//! Streams that were deleted in the target, scavenged or not, when their events come again.
+
+use gesta::DatabaseStore as Store;
+use gesta_core::backend::RunMode;
+use gesta_core::{DeleteKind, DeleteStream, EventData, EventStoreExt, EventType, ExpectedRevision};
+use tempfile::TempDir;
+
+use super::losses::{EVENTS, Turns};
+use super::tests::{Scripted, events};
+use super::*;
+
+/// A target in a file, which can be closed and opened again.
+struct Home {
+    folder: TempDir,
+    store: Arc<Store>,
+}
+
+impl Home {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = gesta::Options::creating();
+        let store = options.open_database(&url(&folder)).await.unwrap();
+        Self { folder, store }
+    }
+
+    fn shared(&self) -> Arc<dyn EventStore> {
+        Arc::clone(&self.store) as _
+    }
+
+    async fn open(&self, name: &str, source: impl Source + 'static) -> Result<Import> {
+        let options = Options {
+            name: name.into(),
+            ..Options::new(Kind::KurrentDb, "esdb://h")?
+        };
+        Import::from(options, Box::new(source), self.shared()).await
+    }
+
+    async fn import(&self, name: &str, source: impl Source + 'static) -> Result<Report> {
+        let mut import = self.open(name, source).await?;
+        import.run(|_| ()).await?;
+        Ok(import.report())
+    }
+
+    async fn delete(&self, stream: &str) {
+        let delete = DeleteStream {
+            stream: StreamId::new(stream).unwrap(),
+            expected: ExpectedRevision::Any,
+            kind: DeleteKind::Soft,
+        };
+        self.store.delete_stream(delete).await.unwrap();
+    }
+
+    async fn scavenge(&self) {
+        // The newest event of a log stays.
+        let newest = EventData::json(EventType::new("t").unwrap(), "{}");
+        let any = ExpectedRevision::Any;
+        self.store
+            .append_to("other-1", any, vec![newest])
+            .await
+            .unwrap();
+        self.store.scavenge(RunMode::Real, |_| ()).await.unwrap();
+    }
+
+    /// Opens the file again, as the next command does: nothing is remembered but what is stored.
+    async fn reopened(self, new_incarnation: bool) -> Self {
+        let Self { folder, store } = self;
+        store.shutdown().await.unwrap();
+        drop(store);
+        let url = url(&folder);
+        if new_incarnation {
+            gesta::schema::new_incarnation(&url).await.unwrap();
+        }
+        let store = gesta::Options::default().open_database(&url).await.unwrap();
+        Self { folder, store }
+    }
+
+    /// The revisions that a stream shows.
+    async fn shown(&self, stream: &str) -> Vec<u64> {
+        match self.store.read_whole_stream(stream).await {
+            Ok(shown) => shown.iter().map(|event| event.revision.0).collect(),
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Vec::new(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn url(folder: &TempDir) -> String {
+    format!("sqlite:{}", folder.path().join("target.db").display())
+}
+
+/// So many events of one stream.
+fn some(count: u64) -> Scripted {
+    let told: Vec<_> = (0..count).map(|n| (n, Role::Event, "{}")).collect();
+    Scripted(events(1, &told).into())
+}
+
+/// What happened: an import by another name took every stream for new, and stored the events of one that was deleted
+/// and scavenged again, if nothing else made its append fail. Goal: it stops there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_by_another_name_does_not_bring_a_stream_back() {
+    let home = Home::new().await;
+    home.import("one", some(2)).await.unwrap();
+    home.delete("cart-1").await;
+    home.scavenge().await;
+    let home = home.reopened(false).await;
+    let error = home.import("other", some(2)).await.expect_err("scavenged");
+    let error = error.to_string();
+    assert!(error.contains("deleted and scavenged"), "{error}");
+    assert_eq!(home.shown("cart-1").await, [0; 0]);
+    home.store.shutdown().await.unwrap();
+}
+
+/// What happened: of a stream that was deleted in the target, an import by another name dropped also the events that
+/// the target never had, and counted them as stored before. Goal: they are stored, after what was deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_after_a_delete_is_stored_by_an_import_of_another_name() {
+    let home = Home::new().await;
+    home.import("one", some(2)).await.unwrap();
+    home.delete("cart-1").await;
+    let report = home.import("other", some(3)).await.unwrap();
+    assert_eq!((report.stored, report.already_stored), (1, 2), "{report:?}");
+    assert_eq!(home.shown("cart-1").await, [2]);
+    home.store.shutdown().await.unwrap();
+}
+
+/// Goal: events that are sent without knowledge of a delete are told apart one by one, also if a scavenge has removed
+/// some.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_sent_before_a_delete_is_told_from_what_was_not() {
+    for scavenged in [false, true] {
+        let home = Home::new().await;
+        // The target is empty, so that every stream is taken for new.
+        let mut other = home.open("other", some(3)).await.unwrap();
+        home.import("one", some(2)).await.unwrap();
+        home.delete("cart-1").await;
+        if scavenged {
+            home.scavenge().await;
+        }
+        other.run(|_| ()).await.unwrap();
+        assert_eq!(home.shown("cart-1").await, [2], "{scavenged}");
+        home.store.shutdown().await.unwrap();
+    }
+}
+
+/// What happened: a target in another life had a checkpoint that tells which events it once had. The import read
+/// everything again, was stopped, and had forgotten it: it stored streams that were deleted and scavenged. Goal: it is
+/// remembered until the place is passed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_claimed_is_remembered_by_an_import_that_is_stopped_on_its_way() {
+    let home = Home::new().await;
+    home.import("one", Turns(EVENTS)).await.unwrap();
+    home.delete("cart-60").await;
+    home.scavenge().await;
+    let home = home.reopened(true).await;
+    for _ in 0..2 {
+        let mut stopped = home.open("one", Turns(EVENTS)).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(stopped.step().await.unwrap(), Step::Went);
+            stopped.checkpoint().await.unwrap();
+        }
+    }
+    let home = home.reopened(true).await;
+    let report = home.import("one", Turns(EVENTS)).await.unwrap();
+    assert_eq!(report.stored, 0, "{report:?}");
+    assert_eq!(home.shown("cart-60").await, [0; 0]);
+    assert_eq!(report.place, EVENTS.to_string());
+    home.store.shutdown().await.unwrap();
+}
