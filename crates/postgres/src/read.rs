@@ -20,6 +20,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::compression::{length, unpack};
+use crate::error;
 use crate::filter::Narrowing;
 use crate::names::Names;
 use crate::pool::{PooledReader, Read, ReadResult};
@@ -141,6 +142,21 @@ fn raw_row(row: &Row, arena: &mut Arena) -> std::result::Result<Raw, tokio_postg
     })
 }
 
+fn payload(row: &Row) -> std::result::Result<(i64, Payload), tokio_postgres::Error> {
+    let data = Bytes::copy_from_slice(row.try_get(1)?);
+    let metadata = Bytes::copy_from_slice(row.try_get(2)?);
+    Ok((row.try_get(0)?, Payload::Here { data, metadata }))
+}
+
+/// Makes the error of a row, of which the first column is the position, that holds what no row of an event holds.
+fn undecodable(row: &Row, error: &tokio_postgres::Error) -> Error {
+    let text = error::text(error);
+    match row.try_get::<_, i64>(0) {
+        Ok(position) => Error::corrupt(format!("position {position}: {text}")),
+        Err(_) => Error::corrupt(text),
+    }
+}
+
 /// The rows that one statement returned.
 pub(crate) struct Page {
     pub(crate) raws: Vec<Raw>,
@@ -167,7 +183,8 @@ pub(crate) async fn fetch(
     let mut raws: Vec<Raw> = Vec::with_capacity(rows_max.min(1_024));
     let mut bytes = 0;
     while let Some(row) = rows.next().await {
-        let raw = raw_row(&row?, &mut arena)?;
+        let row = row?;
+        let raw = raw_row(&row, &mut arena).map_err(|error| undecodable(&row, &error))?;
         bytes += raw.cost_bytes();
         raws.push(raw);
         if bytes > bytes_left {
@@ -220,9 +237,8 @@ pub(crate) async fn fill(
     let mut found = std::collections::HashMap::with_capacity(positions.len());
     while let Some(row) = rows.next().await {
         let row = row?;
-        let data = Bytes::copy_from_slice(row.try_get(1)?);
-        let metadata = Bytes::copy_from_slice(row.try_get(2)?);
-        found.insert(row.try_get::<_, i64>(0)?, Payload::Here { data, metadata });
+        let (position, payload) = payload(&row).map_err(|error| undecodable(&row, &error))?;
+        found.insert(position, payload);
     }
     for raw in raws.iter_mut().filter(|raw| large(raw)) {
         if let Some(payload) = found.remove(&raw.position) {

@@ -3,7 +3,8 @@
 //! Why: a process that follows logs to which others append reads a few events of each, again and again, and most of the
 //! cost of such a read is its statement.
 //! Invariants: rows and bytes of one answer are bounded over all logs together; a log that was cut or left out because
-//! of that is not `complete`. What is wrong with the rows of one log fails its answer alone.
+//! of that is not `complete`. What is wrong with the rows of one log fails its answer alone, or the database refuses
+//! the statement, and then each log is to be read by itself.
 //! Not here: which reads go together, and when (`tails`); decoding and verifying rows (`read`).
 
 use gesta_core::backend::{LogTail, Rows, WriterEpoch};
@@ -12,6 +13,7 @@ use gesta_core::{Error, LogId, Result};
 use gesta_sql::position_from_sql;
 use tokio_postgres::types::ToSql;
 
+use crate::error;
 use crate::names::Names;
 use crate::pool::{PooledReader, Read, ReadError, ReadResult};
 use crate::read::{Page, Raw, fetch, fill, inline_bytes, recorded};
@@ -27,11 +29,33 @@ pub(crate) struct ReadTails<'a> {
     pub(crate) is_part: bool,
 }
 
-impl Read for ReadTails<'_> {
+/// What a read of several tails gave.
+pub(crate) enum Together {
     /// One answer per tail, in their order.
-    type Answer = Vec<Result<Rows>>;
+    Read(Vec<Result<Rows>>),
+    /// The database answers, but what it says is no answer for any of the tails: it cannot read some row, or the
+    /// statement took too long. Each tail by itself may be read.
+    Refused(Error),
+}
 
-    async fn run(&self, reader: &mut PooledReader) -> ReadResult<Self::Answer> {
+impl Read for ReadTails<'_> {
+    type Answer = Together;
+
+    async fn run(&self, reader: &mut PooledReader) -> ReadResult<Together> {
+        match self.read(reader).await {
+            Ok(answers) => Ok(Together::Read(answers)),
+            Err(ReadError::Driver(error)) if !error::is_lost(&error) => {
+                Ok(Together::Refused(error::general(&error)))
+            }
+            Err(ReadError::Ours(error)) => Ok(Together::Refused(error)),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+impl ReadTails<'_> {
+    /// Returns one answer per tail, in their order.
+    async fn read(&self, reader: &mut PooledReader) -> ReadResult<Vec<Result<Rows>>> {
         let page = fetch_tails(reader, self.tails).await?;
         let mut parts = divide(self.tails, page)?;
         for part in &parts {

@@ -2,16 +2,20 @@
 //!
 //! Why: a process that follows logs to which others append is woken for each commit, of each log by itself. With a
 //! statement for each log, three nodes on sixteen logs read once for every second commit. So a read that comes within
-//! [`PAUSE`] after the last statement began waits for the end of that time, and all that wait then leave together.
-//! Under load this bounds the statements, whatever the number of logs and commits; while little happens nothing waits.
+//! [`PAUSE`] after the last round began waits for the end of that time, and all that wait then are the next round: one
+//! statement for each [`LOGS_MAX`] of them. Under load this bounds the statements, whatever the number of commits; while
+//! little happens nothing waits.
 //! Invariants: a read is answered from a statement that was sent after the read was asked for, so whoever has heard of
-//! a commit before will find it; of what one statement reads, what is wrong with one log fails the read of that log
-//! alone.
+//! a commit before will find it; what is wrong with one log fails the reads of that log alone. So each log is read by
+//! itself if the database refuses a statement of several: a row may be damaged, or all of them may take too long.
 //! Not here: the statement (`read_tails`), the connections (`pool`).
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::join_all;
 use gesta_core::backend::{LogTail, Purpose, Rows};
 use gesta_core::shares::{self, Holder};
 use gesta_core::{Error, Result};
@@ -21,12 +25,12 @@ use tokio::time::Instant;
 
 use crate::history::Ledger;
 use crate::pool::Pool;
-use crate::read_tails::ReadTails;
+use crate::read_tails::{ReadTails, Together};
 
-/// The shortest time between the beginnings of two statements. The messages that lead to reads are held back by their
+/// The shortest time between the beginnings of two rounds. The messages that lead to reads are held back by their
 /// senders as well, for up to half of this time (`signals`) and as much again for each log (the tail hub).
 const PAUSE: Duration = Duration::from_millis(20);
-/// The most logs of one statement. Those beyond leave with the next one, without a pause.
+/// The most logs of one statement. Those beyond leave with the next one of the same round.
 const LOGS_MAX: usize = 64;
 /// The most reads that wait to be taken. A log has one reader, so there are as many as logs.
 const ASKED_MAX: usize = 1_024;
@@ -68,11 +72,16 @@ impl Tails {
         })
     }
 
-    /// Starts the task that answers. `read` reads many tails by one statement, and gives an answer for each.
+    /// Starts the task that answers. `read` reads many tails by one statement.
     fn start_with<F>(read: impl Fn(Vec<LogTail>) -> F + Send + Sync + 'static) -> Self
     where
-        F: Future<Output = Result<Vec<Result<Rows>>>> + Send + 'static,
+        F: Future<Output = Result<Together>> + Send + 'static,
     {
+        // A panic ends the read in which it happens: with the task the tails of all logs would stop for good.
+        let read = move |tails: Vec<LogTail>| {
+            let read = AssertUnwindSafe(read(tails)).catch_unwind();
+            read.map(|outcome| outcome.unwrap_or_else(|_| Ok(Together::Refused(panicked()))))
+        };
         let (asked, waiting) = mpsc::channel(ASKED_MAX);
         // Whoever asks is a part of the server that serves all subscribers.
         let task = shares::act_as(Holder::Server, answer(waiting, read));
@@ -98,41 +107,66 @@ impl Tails {
     }
 }
 
+fn panicked() -> Error {
+    Error::unavailable("the program has panicked while it read the tails of logs")
+}
+
 /// Answers what is asked for, until nobody can ask any more.
 async fn answer<F>(mut asked: mpsc::Receiver<WaitingRead>, read: impl Fn(Vec<LogTail>) -> F)
 where
-    F: Future<Output = Result<Vec<Result<Rows>>>>,
+    F: Future<Output = Result<Together>>,
 {
     let mut not_before = Instant::now();
     while let Some(first) = asked.recv().await {
         tokio::time::sleep_until(not_before).await;
-        let mut together = vec![first];
-        while together.len() < LOGS_MAX
+        let mut round = vec![first];
+        while round.len() < ASKED_MAX
             && let Ok(next) = asked.try_recv()
         {
-            together.push(next);
+            round.push(next);
         }
-        let is_full = together.len() == LOGS_MAX;
-        together.retain(|asked| !asked.answer.is_closed());
-        if together.is_empty() {
-            continue;
-        }
-        not_before = match is_full {
-            true => Instant::now(),
-            false => Instant::now() + PAUSE,
-        };
-        let tails = together.iter().map(|asked| asked.tail).collect();
-        match read(tails).await {
-            Ok(answers) => {
-                for (asked, rows) in together.into_iter().zip(answers) {
-                    // Whoever does not wait any more needs no answer.
-                    let _ = asked.answer.send(rows);
-                }
+        // What is asked for while this round is answered belongs to the next one.
+        let begun = Instant::now();
+        let mut round = round.into_iter();
+        loop {
+            let waiting = round.by_ref().filter(|asked| !asked.answer.is_closed());
+            let together: Vec<WaitingRead> = waiting.take(LOGS_MAX).collect();
+            if together.is_empty() {
+                break;
             }
-            Err(error) => {
-                for asked in together {
-                    let _ = asked.answer.send(Err(error.clone()));
-                }
+            not_before = begun + PAUSE;
+            answer_together(together, &read).await;
+        }
+    }
+}
+
+/// Answers these reads by one statement, or each by its own if the database refuses the one.
+async fn answer_together<F>(together: Vec<WaitingRead>, read: &impl Fn(Vec<LogTail>) -> F)
+where
+    F: Future<Output = Result<Together>>,
+{
+    let tails = together.iter().map(|asked| asked.tail).collect();
+    match read(tails).await {
+        Ok(Together::Read(answers)) => {
+            for (asked, rows) in together.into_iter().zip(answers) {
+                // Whoever does not wait any more needs no answer.
+                let _ = asked.answer.send(rows);
+            }
+        }
+        // At the same time, so that none waits for one that takes long.
+        Ok(Together::Refused(_)) if together.len() > 1 => {
+            let alone = together.into_iter().map(|asked| async move {
+                let rows = match read(vec![asked.tail]).await {
+                    Ok(Together::Read(mut answers)) => answers.remove(0),
+                    Ok(Together::Refused(error)) | Err(error) => Err(error),
+                };
+                let _ = asked.answer.send(rows);
+            });
+            join_all(alone).await;
+        }
+        Ok(Together::Refused(error)) | Err(error) => {
+            for asked in together {
+                let _ = asked.answer.send(Err(error.clone()));
             }
         }
     }
@@ -158,7 +192,9 @@ mod tests {
             seen.lock().expect("whole").push((begun.elapsed(), logs));
             async move {
                 tokio::time::sleep(takes).await;
-                Ok(tails.iter().map(|_| Ok(nothing())).collect())
+                Ok(Together::Read(
+                    tails.iter().map(|_| Ok(nothing())).collect(),
+                ))
             }
         });
         (Arc::new(tails), sent)
@@ -237,6 +273,31 @@ mod tests {
         assert_eq!(statements(&sent).len(), 50 + 1);
     }
 
+    /// What happened: a full statement was followed by no pause, and the first logs asked again while the others were
+    /// read, so that from 65 logs on one statement followed the other. Goal: each round has what its logs need.
+    #[tokio::test(start_paused = true)]
+    async fn statements_for_many_logs_are_bounded_by_time() {
+        let (tails, sent) = tails(Duration::from_millis(1));
+        let (logs, begun) = (128, Instant::now());
+        let asking = (0..logs).map(|log| {
+            let tails = Arc::clone(&tails);
+            tokio::spawn(async move {
+                while begun.elapsed() < Duration::from_secs(1) {
+                    tails.read(tail(log)).await.expect("read");
+                }
+            })
+        });
+        for asking in asking.collect::<Vec<_>>() {
+            asking.await.expect("ran");
+        }
+        let sent = statements(&sent);
+        assert!(sent.len() <= 2 * (50 + 2), "{}", sent.len());
+        assert!(sent.len() >= 2 * 45, "{}", sent.len());
+        let of_each =
+            (0..logs).map(|log| sent.iter().filter(|(_, logs)| logs.contains(&log)).count());
+        assert!(of_each.clone().min() >= Some(45), "{:?}", of_each.min());
+    }
+
     /// Goal: a statement is bounded, and what is beyond does not wait for a pause.
     #[tokio::test(start_paused = true)]
     async fn more_logs_than_a_statement_takes_follow_at_once() {
@@ -267,5 +328,36 @@ mod tests {
             assert!(error.to_string().contains("away"), "{error}");
         }
         assert_eq!(*asked.lock().expect("whole"), 3);
+    }
+
+    /// What happened: the database could not read a row of one log, so it refused each statement in which that log was,
+    /// and the followers of all logs stood still; after a panic they did so for good. Goal: a log that cannot be read fails
+    /// its own reads alone.
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_cannot_be_read_fails_alone() {
+        let count = Arc::new(Mutex::new(0));
+        let sent = Arc::clone(&count);
+        let tails = Tails::start_with(move |tails: Vec<LogTail>| {
+            *sent.lock().expect("whole") += 1;
+            async move {
+                let is_among = |log| tails.iter().any(|tail| tail.log == LogId(log));
+                assert!(!is_among(3), "a mistake in what reads log 3");
+                Ok(match is_among(1) {
+                    true => Together::Refused(Error::corrupt("a page of the table")),
+                    false => Together::Read(tails.iter().map(|_| Ok(nothing())).collect()),
+                })
+            }
+        });
+        let tails = Arc::new(tails);
+        for damaged in [1, 3] {
+            let logs = [7, 0, damaged, 2];
+            let asked = logs.into_iter().zip([100, 101, 102, 103]);
+            let reads: Vec<_> = asked.map(|(log, at)| ask(&tails, log, at)).collect();
+            for (log, read) in logs.into_iter().zip(reads) {
+                let outcome = read.await.expect("ran");
+                assert_eq!(outcome.is_ok(), log != damaged, "log {log}: {outcome:?}");
+            }
+        }
+        assert_eq!(*count.lock().expect("whole"), 2 * (2 + 3));
     }
 }

@@ -51,7 +51,7 @@ impl TailReader {
             let work = self.lane.next_work();
             self.lane.publish();
             if let Some(work) = work {
-                match self.work_publishing(&work).await {
+                match self.publishing(self.work(&work)).await {
                     Ok(has_ended) => {
                         self.is_behind = !has_ended;
                         retry.reset();
@@ -62,7 +62,7 @@ impl TailReader {
                     Err(error) => {
                         warn_once!(told, log = %self.lane.log, %error, "cannot follow the log; trying again");
                         self.lane.unfinished(&work);
-                        tokio::time::sleep(retry.pause()).await;
+                        self.publishing(tokio::time::sleep(retry.pause())).await;
                     }
                 }
                 continue;
@@ -76,9 +76,9 @@ impl TailReader {
         self.lane.keep_up(self.backend.history().number);
     }
 
-    /// Does the work, and wakes subscribers of what this process commits meanwhile.
-    async fn work_publishing(&self, work: &Work) -> Result<bool> {
-        let mut done = pin!(self.work(work));
+    /// Waits until this is done, and wakes subscribers of what this process commits meanwhile.
+    async fn publishing<T>(&self, what: impl Future<Output = T>) -> T {
+        let mut done = pin!(what);
         loop {
             tokio::select! {
                 biased;

@@ -169,6 +169,37 @@ async fn a_corrupt_row_fails_its_log_alone() {
     }
 }
 
+/// What happened: the database itself could not read a row, so it refused each statement in which that log was, and
+/// the followers of all logs stood still. Goal: the other logs are read.
+#[tokio::test]
+async fn a_row_that_the_database_cannot_read_fails_its_log_alone() {
+    let Some(server) = shared() else { return };
+    let (backend, url) = filled(server, [5, 5, 5, 5], 10).await;
+    let client = direct(&url).await;
+    // A view takes the place of the table, and says of one row what PostgreSQL says of a damaged page.
+    let plant = "CREATE FUNCTION readable(of_log smallint, at bigint, bytes bytea) RETURNS bytea LANGUAGE plpgsql AS $$
+         BEGIN
+             IF of_log = 1 AND at = 3 THEN
+                 RAISE EXCEPTION 'invalid page in block 7' USING ERRCODE = 'data_corrupted';
+             END IF;
+             RETURN bytes;
+         END $$;
+         ALTER TABLE events RENAME TO stored;
+         CREATE VIEW events AS
+         SELECT log, position, stream, revision, type, created, writer, checksum, event_id, content_type, tags, packed,
+                readable(log, position, data) AS data, metadata
+         FROM stored";
+    client.batch_execute(plant).await.expect("planted");
+    let tails = [tail(0, 0), tail(1, 0), tail(2, 0), tail(3, 0)];
+    for _ in 0..2 {
+        let mut answers = read(&backend, &tails).await;
+        let error = answers.remove(1).expect_err("unreadable");
+        assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error}");
+        assert!(error.to_string().contains("invalid page"), "{error}");
+        assert_eq!(counts(answers), [5, 5, 5]);
+    }
+}
+
 fn counts(answers: Vec<Result<Rows>>) -> Vec<usize> {
     let counts = answers
         .into_iter()
