@@ -191,13 +191,14 @@ impl Error {
     /// refused at once. For backends.
     #[must_use]
     pub fn needs_administrator(detail: impl Into<String>) -> Self {
-        Self::unavailable(detail).caused_by(NeedsAdministrator)
+        Self::unavailable(detail).until_administrator_acts()
     }
 
-    /// Marks an error of another kind as one that lasts until an administrator acts. For backends.
+    /// Marks an error of another kind as one that lasts until an administrator acts. Its cause stays. For backends.
     #[must_use]
-    pub fn until_administrator_acts(self) -> Self {
-        self.caused_by(NeedsAdministrator)
+    pub fn until_administrator_acts(mut self) -> Self {
+        let marked = NeedsAdministrator(self.source.take());
+        self.caused_by(marked)
     }
 
     /// Returns true if this error comes from [`Error::needs_administrator`], directly or through its causes, or was
@@ -283,7 +284,7 @@ struct LogClosed(LogId);
 /// The cause of [`Error::needs_administrator`], by which [`Error::is_for_administrator`] recognises it.
 #[derive(Debug, thiserror::Error)]
 #[error("only an administrator can change that")]
-struct NeedsAdministrator;
+struct NeedsAdministrator(#[source] Option<Arc<dyn std::error::Error + Send + Sync>>);
 
 /// The cause of [`Error::overtaken`], by which [`Error::is_overtaken`] recognises it.
 #[derive(Debug, thiserror::Error)]
@@ -316,6 +317,11 @@ mod tests {
         let wrapped = Error::unavailable("database 2").caused_by(frozen);
         assert!(wrapped.during("append").is_for_administrator());
         assert!(!Error::unavailable("away").is_for_administrator());
+        let full = Error::new(ErrorKind::Unsupported("closed".into()));
+        let marked = full
+            .caused_by(Error::log_closed(LogId(3)))
+            .until_administrator_acts();
+        assert!(marked.is_for_administrator() && marked.is_log_closed());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use gesta_core::backend::{BackendInfo, ClockReading};
-use gesta_core::{Durability, Error, ErrorKind, Incarnation, Result, Timestamp, uptime};
+use gesta_core::{Durability, Error, Incarnation, Result, Timestamp, uptime};
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Notification, Row, Socket};
@@ -277,7 +277,7 @@ impl Connector {
         if session.isolation != "read committed" {
             let found = &session.isolation;
             let text = format!("the session must be read committed, found {found}");
-            return Err(Error::new(ErrorKind::Unsupported(text)).into());
+            return Err(error::unfit(text).into());
         }
         Ok((session, asked))
     }
@@ -312,7 +312,7 @@ impl Connector {
             let text = format!(
                 "the database does not keep what it acknowledges: {why}; correct it, or accept it by durability=weakened in the store's URL"
             );
-            return Err(ErrorKind::Unsupported(text).into());
+            return Err(error::unfit(text));
         }
         Ok(durability)
     }
@@ -486,7 +486,7 @@ pub(crate) async fn read_timeline(client: &Client) -> Option<Timeline> {
 }
 
 fn check_session(row: &Row) -> std::result::Result<Result<Session>, tokio_postgres::Error> {
-    let unsupported = |text: String| Ok(Err(ErrorKind::Unsupported(text).into()));
+    let unsupported = |text: String| Ok(Err(error::unfit(text)));
     let version: String = row.try_get("version")?;
     if row.try_get::<_, i32>("version_number")? < VERSION_MIN {
         return unsupported(format!("PostgreSQL 14 or newer is needed, found {version}"));
@@ -570,19 +570,19 @@ fn connect_error(error: &tokio_postgres::Error) -> Error {
     if text.contains("password missing") {
         let text = "the server asks for a password, and there is none: neither in the store's URL, nor in PGPASSWORD, nor a line \
                     for this host, database and user in the password file (PGPASSFILE, or ~/.pgpass)";
-        return ErrorKind::Unsupported(text.to_owned()).into();
+        return error::unfit(text);
     }
     if text.contains("server does not support TLS") {
         let text = "the server speaks no TLS, and sslmode asks for it: set ssl = on at the server, or sslmode=prefer or \
                     disable where nobody listens on the way";
-        return ErrorKind::Unsupported(text.to_owned()).into();
+        return error::unfit(text);
     }
     if refuses_certificate(error) {
-        return ErrorKind::Unsupported(text).into();
+        return error::unfit(text);
     }
     match error.code().and_then(|code| code.code().get(..2)) {
         // With a wrong password or without such a database, waiting does not help.
-        Some("28" | "3D" | "42") => ErrorKind::Unsupported(text).into(),
+        Some("28" | "3D" | "42") => error::unfit(text),
         _ => Error::unavailable(text),
     }
 }

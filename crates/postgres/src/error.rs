@@ -154,6 +154,12 @@ pub(crate) fn read_only() -> Error {
     Error::needs_administrator(READ_ONLY)
 }
 
+/// Makes the `Unsupported` of a database that is of no use as it is, or of what is set for it. The text may name hosts,
+/// roles and tables, so it is told to whoever looks after the server and to the log, and to nobody else.
+pub(crate) fn unfit(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported(text.into())).until_administrator_acts()
+}
+
 /// Returns the error of a statement that was refused because the store has moved to another database; it names the new
 /// place. Waiting does not help: who goes on must go there.
 fn moved(error: &tokio_postgres::Error) -> Option<Error> {
@@ -175,8 +181,7 @@ pub(crate) fn outcome(error: &tokio_postgres::Error) -> BatchOutcome {
         Class::Refused => BatchOutcome::Refused(ErrorKind::Refused(text).into()),
         // Waiting gives no right. A right may be missing for new names alone, so each append is told by itself.
         Class::Failed if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            let error = Error::new(ErrorKind::Unsupported(text));
-            BatchOutcome::Refused(error.until_administrator_acts())
+            BatchOutcome::Refused(unfit(text))
         }
         Class::Failed => BatchOutcome::Failed(Error::unavailable(text)),
         Class::Unknown => BatchOutcome::Unknown(ErrorKind::OutcomeUnknown(text).into()),
@@ -201,9 +206,7 @@ pub(crate) fn general(error: &tokio_postgres::Error) -> Error {
             | &SqlState::INVALID_SCHEMA_NAME,
             _,
         ) => ErrorKind::Schema(text).into(),
-        (&SqlState::INSUFFICIENT_PRIVILEGE, _) | (_, "28" | "3D" | "0A") => {
-            Error::new(ErrorKind::Unsupported(text)).until_administrator_acts()
-        }
+        (&SqlState::INSUFFICIENT_PRIVILEGE, _) | (_, "28" | "3D" | "0A") => unfit(text),
         (_, "22" | "23" | "54" | "P0") => ErrorKind::Refused(text).into(),
         _ => Error::unavailable(text),
     }

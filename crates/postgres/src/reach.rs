@@ -21,6 +21,7 @@ use gesta_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::connection::{Connection, Connector, Role, read_timeline};
+use crate::error;
 use crate::hosts::{HostUse, Hosts, Timeline, Unfit};
 
 /// How long a host may be silent until the next one is asked.
@@ -146,7 +147,7 @@ impl Connector {
         let text = texts.join("; ");
         let error = match (passing, for_administrator, unsupported) {
             (false, true, _) => Error::needs_administrator(text),
-            (false, false, true) => ErrorKind::Unsupported(text).into(),
+            (false, false, true) => error::unfit(text),
             _ => Error::unavailable(text),
         };
         error.during("connect to PostgreSQL")

@@ -410,12 +410,11 @@ pub(crate) async fn has_store(client: &Client, config: &Config) -> Result<bool> 
     };
     let (name, schema) = (&config.schema, config.quoted_schema());
     let database = config.driver.get_dbname().unwrap_or("(default)");
-    Err(ErrorKind::Unsupported(format!(
+    Err(error::unfit(format!(
         "the role {role} may not read the store in schema {name} of database {database}, for it lacks {right}: let an \
          administrator run GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}; \
          `gesta schema print` ends with what a server needs beside these"
-    ))
-    .into())
+    )))
 }
 
 /// Reads the row about the store; `None` if there is no store in the schema.
@@ -492,7 +491,7 @@ fn denied(error: &tokio_postgres::Error, config: &Config) -> Error {
              \"{role}\"",
             error::text(error)
         );
-        return ErrorKind::Unsupported(text).into();
+        return error::unfit(text);
     }
     error::general(error)
 }

@@ -21,7 +21,7 @@ use crate::append::Writers;
 use crate::audit::PostgresAudit;
 use crate::config::Config;
 use crate::connection::{Connection, Connector, Role, is_pooled_by_transaction, read_session};
-use crate::error::READ_ONLY;
+use crate::error::{self, READ_ONLY};
 use crate::history::Ledger;
 use crate::identity::Identity;
 use crate::lineage;
@@ -187,7 +187,7 @@ impl PostgresBackend {
             Some(home) => {
                 let home = map.describe(home);
                 let text = format!("log {log} lies in {home}, not in this one");
-                Err(ErrorKind::Unsupported(text).into())
+                Err(error::unfit(text))
             }
             None => Err(Error::corrupt(format!("the store has no log {log}"))),
         }

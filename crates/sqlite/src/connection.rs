@@ -8,7 +8,7 @@ use gesta_core::{Durability, Error, ErrorKind, Result};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::config::{Location, SqliteConfig, Synchronous};
-use crate::error::Outcome;
+use crate::error::{Outcome, unfit};
 use crate::place::{Found, Place};
 
 /// Lowest version of SQLite that is accepted. Earlier versions can corrupt the WAL when one connection writes while
@@ -108,7 +108,7 @@ pub(crate) fn open_reading(place: &Place) -> Outcome<Connection> {
 
 fn check_in_place(place: &Place) -> Result<()> {
     match place.look_at_names() {
-        Found::Moved(text) => Err(ErrorKind::Unsupported(text).into()),
+        Found::Moved(text) => Err(unfit(text)),
         _ => Ok(()),
     }
 }

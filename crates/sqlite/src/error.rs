@@ -44,7 +44,10 @@ pub(crate) fn public(error: rusqlite::Error) -> Error {
             ErrorCode::ReadOnly
             | ErrorCode::PermissionDenied
             | ErrorCode::NoLargeFileSupport
-            | ErrorCode::AuthorizationForStatementDenied => ErrorKind::Unsupported(text),
+            | ErrorCode::AuthorizationForStatementDenied => {
+                let unfit = Error::new(ErrorKind::Unsupported(text)).caused_by(error);
+                return unfit.until_administrator_acts();
+            }
             // Not `Unavailable`: to wait for space would make every caller wait; they get an error at once.
             ErrorCode::DiskFull => ErrorKind::Unsupported(format!(
                 "there is no space on the disk; appends go on once there is on that of the store ({text})"
@@ -58,6 +61,12 @@ pub(crate) fn public(error: rusqlite::Error) -> Error {
         _ => ErrorKind::Unavailable(text),
     };
     Error::new(kind).caused_by(error)
+}
+
+/// Makes the `Unsupported` of a store that is of no use as its files are. The text may name paths and users of the
+/// machine, so it is told to whoever looks after the server and to the log, and to nobody else.
+pub(crate) fn unfit(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unsupported(text.into())).until_administrator_acts()
 }
 
 /// Meaning of an error while writing, for the batch and for the store.
@@ -128,7 +137,7 @@ impl FaultMark {
     pub(crate) fn check(&self) -> Result<()> {
         match self.0.get() {
             None => Ok(()),
-            Some(text) => Err(ErrorKind::Unsupported(text.clone()).into()),
+            Some(text) => Err(unfit(text.as_str())),
         }
     }
 }
@@ -203,9 +212,8 @@ mod tests {
             public(failure(ffi::SQLITE_IOERR_READ)).kind(),
             ErrorKind::Unavailable(_)
         ));
-        assert!(matches!(
-            public(failure(ffi::SQLITE_READONLY)).kind(),
-            ErrorKind::Unsupported(_)
-        ));
+        let read_only = public(failure(ffi::SQLITE_READONLY));
+        assert!(matches!(read_only.kind(), ErrorKind::Unsupported(_)));
+        assert!(read_only.is_for_administrator());
     }
 }

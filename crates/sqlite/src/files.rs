@@ -363,14 +363,15 @@ pub(crate) fn found_or_absent<T>(looked: std::io::Result<T>) -> std::io::Result<
 /// Makes the error for a database file that cannot be opened.
 pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> Error {
     if let Some(closed) = closed_folder(path, &error) {
-        return closed.caused_by(error);
+        return closed.caused_by(error).until_administrator_acts();
     }
     if matches!(error.kind(), Io::PermissionDenied | Io::ReadOnlyFilesystem) && path.exists() {
         let text = format!(
             "{} is read-only for this user: a store must be writable, also to be read ({error})",
             path.display()
         );
-        return Error::new(ErrorKind::Unsupported(text)).caused_by(error);
+        let unfit = Error::new(ErrorKind::Unsupported(text)).caused_by(error);
+        return unfit.until_administrator_acts();
     }
     failed(&format!("cannot open {}", path.display()), error)
 }
@@ -378,7 +379,7 @@ pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> Error {
 /// Makes the error for a path at which the file system refuses something.
 pub(crate) fn failed_at(path: &Path, error: std::io::Error) -> Error {
     match closed_folder(path, &error) {
-        Some(closed) => closed.caused_by(error),
+        Some(closed) => closed.caused_by(error).until_administrator_acts(),
         None => failed(&path.display().to_string(), error),
     }
 }
@@ -444,16 +445,18 @@ fn user_named(user: u32) -> String {
 /// which callers wait.
 pub(crate) fn failed(what: &str, error: std::io::Error) -> Error {
     let text = format!("{what}: {error}");
-    let kind = match error.kind() {
+    match error.kind() {
         Io::PermissionDenied
         | Io::ReadOnlyFilesystem
         | Io::NotFound
         | Io::NotADirectory
         | Io::IsADirectory
-        | Io::InvalidFilename => ErrorKind::Unsupported(text),
-        _ => ErrorKind::Unavailable(text),
-    };
-    Error::new(kind).caused_by(error)
+        | Io::InvalidFilename => {
+            let unfit = Error::new(ErrorKind::Unsupported(text)).caused_by(error);
+            unfit.until_administrator_acts()
+        }
+        _ => Error::unavailable(text).caused_by(error),
+    }
 }
 
 /// Gives a file another name, unless something has that name.

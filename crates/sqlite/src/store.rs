@@ -31,7 +31,7 @@ use crate::backup;
 use crate::checkpoint::{CountedSnapshot, WalWatch};
 use crate::config::{Location, Missing, SqliteConfig};
 use crate::end_note::{self, EndNote, Opening};
-use crate::error::{FaultMark, Outcome, closed, opening_failed};
+use crate::error::{FaultMark, Outcome, closed, opening_failed, unfit};
 use crate::files::{cannot_open, create_directories};
 use crate::lock::StoreLock;
 use crate::place::{self, Found, Place};
@@ -539,9 +539,7 @@ impl Backend for SqliteBackend {
         let found = self.place.as_ref().map(|place| place.look_and_try());
         match found.transpose()? {
             None | Some(Found::InPlace) => Ok(()),
-            Some(Found::ReadOnly(text) | Found::Moved(text)) => {
-                Err(gesta_core::ErrorKind::Unsupported(text).into())
-            }
+            Some(Found::ReadOnly(text) | Found::Moved(text)) => Err(unfit(text)),
             Some(Found::WithoutLog) => {
                 // The writing thread saves what the log holds, and says what to do.
                 self.thread.run(|_| {})?;

@@ -8,13 +8,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gesta_core::{Error, ErrorKind, Result};
+use gesta_core::{Error, Result};
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
 use crate::checkpoint::{CheckpointMode, WalWatch, checkpoint};
 use crate::end_note::{EndNote, Opening};
-use crate::error::{FaultMark, closed};
+use crate::error::{FaultMark, closed, unfit};
 use crate::lock::StoreLock;
 use crate::place::{Found, Place};
 use crate::read_connection::ReadConnection;
@@ -46,7 +46,7 @@ impl WriteState {
         self.fault.check()?;
         match &self.read_only {
             None => Ok(()),
-            Some(text) => Err(ErrorKind::Unsupported(text.clone()).into()),
+            Some(text) => Err(unfit(text.as_str())),
         }
     }
 

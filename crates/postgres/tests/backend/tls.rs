@@ -1,7 +1,8 @@
 //! Encryption: each `sslmode` against a server with a certificate for `localhost` of an authority that nobody knows.
 
+use gesta_core::ErrorKind;
 use gesta_core::backend::Backend;
-use gesta_pgtest::{Auth, Server, ServerConfig, fresh_schema};
+use gesta_pgtest::{Auth, Server, ServerConfig, fresh_schema, shared};
 use gesta_postgres::PostgresBackend;
 
 use crate::common::{LOG, config, until_row};
@@ -85,5 +86,31 @@ async fn certificates_are_believed_as_the_mode_says() {
             error.to_string().contains("ertificate") || error.to_string().contains("sslrootcert"),
             "{error}"
         );
+    }
+}
+
+/// What happened: what a server says when it refuses a connection was told to each user, with host and role, and to no
+/// log. Goal: it is known as something for an administrator.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_refused_is_for_an_administrator() {
+    let (Some(server), Some(plain)) = (server_with_tls(), shared()) else {
+        return;
+    };
+    let (own, schema) = (server.url(), fresh_schema());
+    let refused = [
+        (own.replace("se-cret", "wrong"), "28P01"),
+        (own.replace(":se-cret", ""), "asks for a password"),
+        (format!("{own}-of-nobody"), "3D000"),
+        (format!("{own}?sslmode=verify-full"), "ertificate"),
+        (format!("{}?sslmode=require", plain.url()), "speaks no TLS"),
+    ];
+    for (url, why) in refused {
+        let mark = if url.contains('?') { '&' } else { '?' };
+        let opened = PostgresBackend::open(config(&format!("{url}{mark}schema={schema}"))).await;
+        let error = opened.expect_err(why);
+        let text = error.to_string();
+        assert!(text.contains(why), "{text}");
+        assert!(matches!(error.kind(), ErrorKind::Unsupported(_)), "{text}");
+        assert!(error.is_for_administrator(), "{error:?}");
     }
 }
