@@ -181,6 +181,8 @@ impl Store {
     #[doc(hidden)]
     #[must_use]
     pub fn known_end_of(&self, log: LogId) -> KnownEnd {
+        // A pipeline reads nothing while others append.
+        self.hear_of_end(log, self.hub.read_end(log));
         let pipeline = self.pipelines.get(usize::from(log.0));
         pipeline.map_or(KnownEnd::NOTHING, Pipeline::known_end_in_history)
     }

@@ -151,6 +151,62 @@ async fn own_commits_do_not_wait_for_a_read() {
     assert_eq!(positions(&mut subscription, 1).await, [6]);
 }
 
+/// What happened: after a read that had failed the hub waited up to 5 s, and with it what this process committed itself.
+/// Goal: own commits do not wait for such a pause either.
+#[tokio::test(start_paused = true)]
+async fn own_commits_do_not_wait_for_a_pause() {
+    let world = World::new(1);
+    let a = process(&world, Config::default());
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    a.append("cart-1", 2).await;
+    assert_eq!(positions(&mut subscription, 2).await, [1, 2]);
+    a.faulty
+        .fail_reads(|_| Some(Error::unavailable("the database cannot read that")));
+    a.store.heard(LogId(0), Position(99));
+    for position in 3..=20 {
+        tokio::time::sleep(Duration::from_millis(1_700)).await;
+        let begun = Instant::now();
+        a.append("cart-1", 1).await;
+        assert_eq!(positions(&mut subscription, 1).await, [position]);
+        assert!(begun.elapsed() < Duration::from_millis(100), "{position}");
+    }
+}
+
+/// What happened: what a node knew of the end of a log to which others append was as old as its last own change, and
+/// changes that came back to it were *outcome unknown* because of deletes long before them. Goal: a process knows what
+/// its hub has read, of all logs while anybody is subscribed to any; what it knew of another history it forgets.
+#[tokio::test(start_paused = true)]
+async fn the_end_that_is_known_is_what_was_read() {
+    let world = World::new(2);
+    let (a, b) = (
+        process(&world, Config::default()),
+        process(&world, Config::default()),
+    );
+    let log = a.store.log_of(&stream("cart-1"));
+    let names = (0..).map(|n| format!("other-{n}"));
+    let other = names
+        .into_iter()
+        .find(|name| a.store.log_of(&stream(name)) != log)
+        .expect("endless");
+    let of_other = a.store.log_of(&stream(&other));
+    for process in [&a, &b] {
+        process.append("cart-1", 1).await;
+        process.append(&other, 1).await;
+    }
+    let mut subscription = a.subscribe_stream("cart-1", SubscribeFrom::End).await;
+    b.append("cart-1", 5).await;
+    b.append(&other, 7).await;
+    assert_eq!(positions(&mut subscription, 5).await, range(3..=7));
+    assert_eq!(a.store.known_end_of(log), b.store.known_end_of(log));
+    assert_eq!(a.store.known_end_of(log).position, Position(7));
+    tokio::time::sleep(2 * Config::default().tail.poll_interval).await;
+    assert_eq!(
+        a.store.known_end_of(of_other),
+        b.store.known_end_of(of_other)
+    );
+    assert_eq!(a.store.known_end_of(of_other).position, Position(9));
+}
+
 /// Goal: a lane that is far behind the log reads pages as fast as they come: only a few events are read together with
 /// those of other logs.
 #[tokio::test]

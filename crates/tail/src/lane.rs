@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gesta_core::backend::{Batch, LogEnd, Rows, WriterEpoch};
-use gesta_core::{Error, ErrorKind, LogId, Position, SharedEvent, Timestamp};
+use gesta_core::{Error, ErrorKind, KnownEnd, LogId, Position, SharedEvent, Timestamp};
 use tokio::sync::{Notify, watch};
 
 use crate::ring::{Ring, Taken};
@@ -104,6 +104,8 @@ struct State {
     /// False from the beginning of a generation until the end of the log is known again.
     placed: bool,
     last_row: LastRow,
+    /// Where reads of this process have found the log to end, whether anybody is subscribed or not.
+    read_end: KnownEnd,
     /// Error that tells why the last generation ended.
     lost: Option<Error>,
     /// True if subscribers must be woken even if the end has not moved.
@@ -161,6 +163,7 @@ impl Lane {
                 history: 0,
                 placed: false,
                 last_row: LastRow::default(),
+                read_end: KnownEnd::NOTHING,
                 lost: None,
                 alarm: false,
             }),
@@ -391,6 +394,21 @@ impl Lane {
             }
         };
         drop(dropped);
+    }
+
+    /// Notes that a read has found the log to reach up to this position.
+    pub fn note_end(&self, end: KnownEnd) {
+        let known = &mut self.lock().read_end;
+        let before = known.within(end.incarnation);
+        *known = KnownEnd {
+            position: end.position.max(before),
+            ..end
+        };
+    }
+
+    /// Returns the last position up to which reads have found the log to reach, in the history to which it belongs.
+    pub fn read_end(&self) -> KnownEnd {
+        self.lock().read_end
     }
 
     /// Wakes the subscribers if there is something new since the last time.

@@ -27,8 +27,8 @@ use std::time::Duration;
 use gesta_core::backend::{Backend, Batch, CommitObserver, History};
 use gesta_core::shares::{self, Holder};
 use gesta_core::{
-    Clock, Error, ErrorKind, LogId, Position, Result, Subscribe, SubscribeTo, Subscription,
-    SubscriptionMessage, log_of,
+    Clock, Error, ErrorKind, KnownEnd, LogId, Position, Result, Subscribe, SubscribeTo,
+    Subscription, SubscriptionMessage, log_of,
 };
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
@@ -193,6 +193,14 @@ impl Hub {
         if let Some(lane) = self.shared.lanes.get(usize::from(log.0)) {
             lane.heard(position);
         }
+    }
+
+    /// Returns the last position up to which reads of the hub have found a log to reach, with the history to which it
+    /// belongs. While anybody is subscribed to any log, this is at most [`Config::poll_interval`] old, of every log.
+    #[must_use]
+    pub fn read_end(&self, log: LogId) -> KnownEnd {
+        let lane = self.shared.lanes.get(usize::from(log.0));
+        lane.map_or(KnownEnd::NOTHING, |lane| lane.read_end())
     }
 
     /// Returns the number of subscriptions.

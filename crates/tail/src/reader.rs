@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use gesta_core::backend::{Backend, LogTail, Purpose, Signal};
-use gesta_core::{Position, Result, Told, warn_once};
+use gesta_core::backend::{Backend, History, LogTail, Purpose, Signal};
+use gesta_core::{KnownEnd, Position, Result, Told, warn_once};
 use tokio_util::sync::CancellationToken;
 
 use crate::lane::{Lane, Task, Work};
@@ -90,10 +90,12 @@ impl TailReader {
 
     /// Does the work. Returns false if the log holds more than one page of what was asked for.
     async fn work(&self, work: &Work) -> Result<bool> {
+        let history = self.backend.history();
         match work.task {
             Task::Check { end } => {
                 let found = self.backend.log_end(self.lane.log, Purpose::Read).await?;
                 self.keep_up();
+                note_end(&self.lane, &*self.backend, history, found.position);
                 self.lane.checked(work.generation, end, &found);
                 Ok(true)
             }
@@ -114,6 +116,9 @@ impl TailReader {
                 };
                 let complete = rows.complete;
                 self.keep_up();
+                if let Some(last) = rows.events.last() {
+                    note_end(&self.lane, &*self.backend, history, last.position);
+                }
                 self.lane.filled(work.generation, after, to, rows);
                 if !complete {
                     self.lane.unfinished(work);
@@ -121,6 +126,17 @@ impl TailReader {
                 Ok(complete)
             }
         }
+    }
+}
+
+/// Notes that a read which began in this history has found the log to reach up to this position. If the history has
+/// changed meanwhile, nobody can tell to which one the position belongs.
+fn note_end(lane: &Lane, backend: &dyn Backend, begun_in: History, position: Position) {
+    if backend.history() == begun_in {
+        lane.note_end(KnownEnd {
+            incarnation: begun_in.incarnation,
+            position,
+        });
     }
 }
 
@@ -150,6 +166,7 @@ async fn look_at_ends(
     places: &[Option<(u64, Position)>],
     backend: &dyn Backend,
 ) {
+    let begun_in = backend.history();
     let Ok(ends) = backend.log_ends(Purpose::Read).await else {
         // The readers look for themselves, and try again until they succeed.
         lanes.iter().for_each(|lane| lane.doubt());
@@ -158,6 +175,7 @@ async fn look_at_ends(
     let history = backend.history().number;
     for ((lane, place), end) in lanes.iter().zip(places).zip(&ends) {
         lane.keep_up(history);
+        note_end(lane, backend, begun_in, end.position);
         if let Some((generation, asked_at)) = place {
             lane.checked(*generation, *asked_at, end);
             lane.wake.notify_one();

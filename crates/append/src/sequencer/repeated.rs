@@ -3,14 +3,16 @@
 //! The earlier attempt of such a change may have been stored, its stream deleted, and its events scavenged: then
 //! nothing is left by which it could be recognised. To store it now would bring the deleted stream back, or undo what
 //! others have done since. So a change with other attempts ([`Attempt`]) is not stored if its stream was deleted, or if
-//! its metadata were changed, after the end of the log that was known before all attempts. This rests on the state of
-//! the stream alone, not on any memory.
+//! its metadata were changed, after the end of the log that was known before all attempts.
 //!
-//! * A later attempt is refused as *outcome unknown*: nobody can tell.
+//! * A later attempt is refused as *outcome unknown*: nobody can tell. This rests on the state of the stream alone, not
+//!   on any memory.
 //! * A first attempt can have been overtaken only by an attempt that another process has stored, or this one before it
 //!   forgot what it knew. If others have stored nothing since, it is the only one. Otherwise it is refused as
 //!   *overtaken*: if the node that has sent it gets this answer, it has made no other attempt, and sends it again with
-//!   the end of the log as it is now.
+//!   the end of the log as it is now. That this process itself has stored no later attempt, which was deleted since, is
+//!   not looked at. It cannot be: later attempts come on newer lanes, and an owner never serves an older lane of a
+//!   forwarder after a newer one (`Newest` in `crates/link`).
 //!
 //! Changes of streams that were not deleted meanwhile are not concerned. Nor are those with a claim that holds only if
 //! no attempt was stored.
