@@ -197,7 +197,8 @@ impl Routes {
 
     /// Checks that a log which was proven to be in its home still passes for it, without waiting for anything: it may
     /// have been proven by the proof of before, and be known to be lost since. If a database has not answered yet, all
-    /// are asked again.
+    /// are asked again: by one task at a time, however many batches ask for it, and by pools that pause for up to a
+    /// second after an attempt to connect that has failed.
     ///
     /// # Errors
     /// Those of [`home`](Self::home); `Unavailable` if the log is lost, or must be proven again.
