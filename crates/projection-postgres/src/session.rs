@@ -102,6 +102,7 @@ impl<D: Driver> Session for PostgresSession<D> {
             Param::text(&fence.from.to_string()),
             Param::text(&fence.to.to_string()),
             Param::int(events),
+            Param::int(fence.events_before),
         ]);
         self.begin_with(MOVE_CHECKPOINT, params).await
     }

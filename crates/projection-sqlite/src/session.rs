@@ -79,6 +79,7 @@ impl Session for SqliteSession {
     async fn open(&mut self, fence: Fence<'_>) -> Result<()> {
         self.begin().await?;
         let events = i64::try_from(fence.events).unwrap_or(i64::MAX);
+        let before = fence.events_before;
         let (to, from) = (fence.to.to_string(), fence.from.to_string());
         let (name, version, epoch) = (self.id.name.clone(), self.id.version, self.epoch);
         let node = *self.node.as_bytes();
@@ -86,7 +87,9 @@ impl Session for SqliteSession {
             .connection()?
             .prepare_cached(statements::MOVE_CHECKPOINT)
             .and_then(|mut fence| {
-                fence.execute(params![to, events, name, version, epoch, node, from])
+                fence.execute(params![
+                    to, events, name, version, epoch, node, from, before
+                ])
             });
         self.demand_one(changed).await
     }

@@ -312,13 +312,14 @@ fn rows(keys: &[&str]) -> KeyedRows<String, Balance> {
 
 async fn open_and_write(
     session: &mut PostgresSession,
-    from: u64,
+    before: u64,
     keys: &[&str],
 ) -> Result<(), gesta_projection::TargetError> {
-    let (from, to) = (place_at(from), place_at(from + 1));
+    let (from, to) = (place_at(before), place_at(before + 1));
     let fence = Fence {
         from: &from,
         to: &to,
+        events_before: i64::try_from(before).expect("small"),
         events: 1,
     };
     session.open(fence).await?;

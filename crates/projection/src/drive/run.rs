@@ -419,10 +419,11 @@ impl<'a, T: Target> Run<'a, T> {
                 let gone = TargetError::new(TargetErrorKind::Away, "the session is gone");
                 return Err(Fault::Target(gone));
             };
-            let from = self.stored.clone();
+            let (from, events_before) = (self.stored.clone(), self.row.events);
             let (to, events, clears) = (write.to.clone(), write.events, write.clear);
             let job = async move {
-                let done = transact::<T, W>(&mut session, &writer, &from, &write).await;
+                let stands_on = (&from, events_before);
+                let done = transact::<T, W>(&mut session, &writer, stands_on, &write).await;
                 (session, done)
             };
             let (session, done) = on_thread(T::BLOCKING, job)

@@ -51,12 +51,13 @@ impl<O> Write<O> {
 pub(super) async fn transact<T: Target, W: Writer<T>>(
     session: &mut T::Session,
     writer: &W,
-    from: &Checkpoint,
+    (from, events_before): (&Checkpoint, i64),
     write: &Write<W::Output>,
 ) -> Result<(), Fault> {
     let fence = Fence {
         from,
         to: &write.to,
+        events_before,
         events: write.events,
     };
     session.open(fence).await.map_err(Fault::Target)?;

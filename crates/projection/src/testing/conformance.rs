@@ -76,14 +76,15 @@ async fn stored<T: Target>(target: &T, version: u32) -> Stored {
 
 async fn batch<S: Session>(
     session: &mut S,
-    from: u64,
-    to: u64,
+    before: i64,
+    (from, to): (u64, u64),
     numbers: std::ops::Range<i64>,
 ) -> Result<(), TargetError> {
     let (from, to) = (place(from), place(to));
     let fence = Fence {
         from: &from,
         to: &to,
+        events_before: before,
         events: 3,
     };
     session.open(fence).await?;
@@ -133,7 +134,9 @@ pub async fn registering_changes_nothing_that_is_there<F: Factory>(factory: &F) 
 pub async fn rows_come_back_as_they_were_written<F: Factory>(factory: &F) {
     let target = registered(factory).await;
     let (mut session, _) = begin(&target, 1, NODE).await;
-    batch(&mut session, 0, 10, 0..2_000).await.expect("written");
+    batch(&mut session, 0, (0, 10), 0..2_000)
+        .await
+        .expect("written");
     assert_eq!(
         loaded(&target, [7, 99_999, 0]).await,
         [(0, row(7)), (2, row(0))]
@@ -142,6 +145,7 @@ pub async fn rows_come_back_as_they_were_written<F: Factory>(factory: &F) {
     let fence = Fence {
         from: &from,
         to: &to,
+        events_before: 3,
         events: 1,
     };
     session.open(fence).await.expect("open");
@@ -170,11 +174,15 @@ pub async fn a_row_may_be_its_key_alone<F: Factory>(factory: &F) {
     };
     target.register(&version).await.expect("registered");
     let (mut session, _) = begin(&target, 1, NODE).await;
-    for (from, to, written, deleted) in [(0, 5, vec![0, 1, 2], None), (5, 6, vec![0, 3], Some(1))] {
+    for (before, from, to, written, deleted) in [
+        (0, 0, 5, vec![0, 1, 2], None),
+        (1, 5, 6, vec![0, 3], Some(1)),
+    ] {
         let (from, to) = (place(from), place(to));
         let fence = Fence {
             from: &from,
             to: &to,
+            events_before: before,
             events: 1,
         };
         session.open(fence).await.expect("open");
@@ -200,6 +208,7 @@ pub async fn a_batch_is_whole_or_absent<F: Factory>(factory: &F) {
     let fence = Fence {
         from: &from,
         to: &to,
+        events_before: 0,
         events: 1,
     };
     let (mut session, _) = begin(&target, 1, NODE).await;
@@ -221,18 +230,22 @@ pub async fn a_batch_is_whole_or_absent<F: Factory>(factory: &F) {
     assert_eq!(loaded(&target, 0..3).await, []);
 }
 
-/// Goal: the fence holds only for the session that began last, at the checkpoint that is stored.
+/// Goal: the fence holds only for the session that began last, at the checkpoint and the number of events that are
+/// stored.
 pub async fn the_fence_is_exact<F: Factory>(factory: &F) {
     let target = registered(factory).await;
     let (mut first, before) = begin(&target, 1, NODE).await;
     assert_eq!((before.owner, before.checkpoint), (None, place(0)));
-    batch(&mut first, 0, 5, 0..1).await.expect("written");
-    assert_lost(batch(&mut first, 4, 6, 1..2).await);
+    batch(&mut first, 0, (0, 5), 0..1).await.expect("written");
+    assert_lost(batch(&mut first, 3, (4, 6), 1..2).await);
+    for before in [0, 2, 4] {
+        assert_lost(batch(&mut first, before, (5, 6), 1..2).await);
+    }
     let (mut second, before) = begin(&target, 1, NODE).await;
     assert_eq!((before.owner, before.checkpoint), (Some(NODE), place(5)));
-    assert_lost(batch(&mut first, 5, 6, 1..2).await);
+    assert_lost(batch(&mut first, 3, (5, 6), 1..2).await);
     assert_lost(first.announce(attempt(1, 1, 6, false)).await);
-    batch(&mut second, 5, 6, 2..3).await.expect("written");
+    batch(&mut second, 3, (5, 6), 2..3).await.expect("written");
     assert_eq!(loaded(&target, 0..3).await, [(0, row(0)), (2, row(2))]);
 }
 
@@ -244,6 +257,7 @@ pub async fn a_session_waits_for_the_one_before<F: Factory>(factory: &F) {
     let fence = Fence {
         from: &from,
         to: &to,
+        events_before: 0,
         events: 1,
     };
     first.open(fence).await.expect("open");
@@ -264,7 +278,7 @@ pub async fn a_session_waits_for_the_one_before<F: Factory>(factory: &F) {
         Begin::Begun(_, row) => assert_eq!(row.checkpoint, place(5)),
         other => panic!("the session did not begin: {other:?}"),
     }
-    assert_lost(batch(&mut first, 5, 6, 1..2).await);
+    assert_lost(batch(&mut first, 1, (5, 6), 1..2).await);
 }
 
 /// Goal: while a lease is not over, no other process begins a session; after it has ended, any may.
@@ -298,21 +312,21 @@ pub async fn a_lease_keeps_others_away<F: Factory>(factory: &F) {
 pub async fn a_pause_is_exact<F: Factory>(factory: &F) {
     let target = registered(factory).await;
     let (mut session, _) = begin(&target, 1, NODE).await;
-    batch(&mut session, 0, 1, 0..1).await.expect("written");
+    batch(&mut session, 0, (0, 1), 0..1).await.expect("written");
     assert!(
         target
             .set_state(&id(1), State::Paused, None)
             .await
             .expect("set")
     );
-    assert_lost(batch(&mut session, 1, 2, 1..2).await);
+    assert_lost(batch(&mut session, 3, (1, 2), 1..2).await);
     assert!(
         target
             .set_state(&id(1), State::Running, None)
             .await
             .expect("set")
     );
-    batch(&mut session, 1, 2, 1..2).await.expect("written");
+    batch(&mut session, 3, (1, 2), 1..2).await.expect("written");
     session.end(Some("a bad event")).await.expect("ended");
     let row = stored(&target, 1).await;
     assert_eq!((row.state, row.owner), (State::Stopped, None));
@@ -350,7 +364,7 @@ pub async fn attempts_are_announced_before_they_are_made<F: Factory>(factory: &F
     }
     let (mut session, row) = begin(&target, 1, OTHER).await;
     assert_eq!(row.attempt, Some(attempts[1]));
-    batch(&mut session, 0, 1, 0..1).await.expect("written");
+    batch(&mut session, 0, (0, 1), 0..1).await.expect("written");
     assert_eq!(stored(&target, 1).await.attempt, None);
     let replay = attempt(4, 1, 9, true);
     session.announce(replay).await.expect("announced");
@@ -379,6 +393,7 @@ pub async fn parked_events_are_kept_in_order<F: Factory>(factory: &F) {
     let fence = Fence {
         from: &from,
         to: &to,
+        events_before: 0,
         events: 0,
     };
     session.open(fence).await.expect("open");
@@ -411,6 +426,7 @@ pub async fn parked_events_are_kept_in_order<F: Factory>(factory: &F) {
     let fence = Fence {
         from: &to,
         to: &to,
+        events_before: 0,
         events: 0,
     };
     session.open(fence).await.expect("open");
@@ -433,11 +449,12 @@ pub async fn parked_events_are_kept_in_order<F: Factory>(factory: &F) {
 pub async fn a_reset_clears_everything<F: Factory>(factory: &F) {
     let target = registered(factory).await;
     let (mut session, _) = begin(&target, 1, NODE).await;
-    batch(&mut session, 0, 5, 0..3).await.expect("written");
+    batch(&mut session, 0, (0, 5), 0..3).await.expect("written");
     let (from, to) = (place(5), place(4));
     let fence = Fence {
         from: &from,
         to: &to,
+        events_before: 3,
         events: 0,
     };
     session.open(fence).await.expect("open");
@@ -455,7 +472,9 @@ pub async fn a_reset_clears_everything<F: Factory>(factory: &F) {
         target.parked_keys(&id(1)).await.expect("keys"),
         Vec::<String>::new()
     );
-    batch(&mut session, 4, 6, 0..1).await.expect("it goes on");
+    batch(&mut session, 0, (4, 6), 0..1)
+        .await
+        .expect("it goes on");
 }
 
 /// Goal: a command is there until it is answered, within a batch.
@@ -478,6 +497,7 @@ pub async fn commands_are_answered_once<F: Factory>(factory: &F) {
     let fence = Fence {
         from: &at,
         to: &at,
+        events_before: 0,
         events: 0,
     };
     session.open(fence).await.expect("open");
@@ -498,6 +518,7 @@ pub async fn a_refused_value_is_the_authors<F: Factory>(factory: &F) {
     let fence = Fence {
         from: &from,
         to: &to,
+        events_before: 0,
         events: 1,
     };
     session.open(fence).await.expect("open");
@@ -508,7 +529,7 @@ pub async fn a_refused_value_is_the_authors<F: Factory>(factory: &F) {
     let error = written.expect_err("refused");
     assert_eq!(error.kind(), TargetErrorKind::Refused, "{error}");
     session.roll_back().await;
-    batch(&mut session, 0, 5, 0..1)
+    batch(&mut session, 0, (0, 5), 0..1)
         .await
         .expect("the session goes on");
 }

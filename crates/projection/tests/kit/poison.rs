@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use gesta_core::{EventStoreExt, Filter, RecordedEvent};
 use gesta_projection::testing::{Fate, Faulty, Through};
-use gesta_projection::{ApplyError, Config, OnPoison, Order, Phase, State, View, columns};
+use gesta_projection::{ApplyError, Config, OnPoison, Order, Phase, State, Target, View, columns};
 
 use super::fixtures::{Balances, journal_of, of_category, seen};
-use super::world::{AT_ALL, World, id, parking, quick, until, until_phase};
+use super::world::{AT_ALL, World, id, parking, quick, until, until_phase, until_so};
 use crate::flavour::{EVERY, Journal};
 
 /// What happened: while a table of a projection with SQL of its own was renamed, or a right on it was missing, each
@@ -213,6 +213,51 @@ async fn schedule_19_a_replay_that_dies_is_done_again() {
         assert!(row[0].contains("0,1,2,3,4,5"), "at {at}: {row:?}");
         process.shutdown().await;
     }
+}
+
+/// What happened: the target lost a replay, whose commits leave the checkpoint where it is, and the next event of the
+/// key was applied before a look noticed the loss; the events that were parked came after it. Now nothing is written on
+/// rows that are not what they were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_applied_after_a_replay_that_was_lost() {
+    let world = World::new().await;
+    let (fixed, fixable) = (Fixable::default(), id("fixable", 1));
+    let config = Config {
+        // No look comes between the loss and the next event.
+        look_every: Duration::from_secs(3_600),
+        lease: Duration::from_secs(7_200),
+        ..parking()
+    };
+    let process = world.started(config, fixed.clone()).await;
+    for text in ["0", "bad 1", "2"] {
+        world.append("account-1", "added", text).await;
+    }
+    world.applies_all(&process, "fixable").await;
+    assert_eq!(world.parked(&fixable).await.len(), 2);
+    fixed.fix();
+    let order = Order::Replay { key: None };
+    let asked = world.target.command(&fixable, &order).await.expect("asked");
+    world.database.back_up().await;
+    process.look_now();
+    let answer = async || world.target.answer(asked).await.expect("an answer");
+    until_so(async || answer().await.is_some(), "it is replayed").await;
+    // The keys that are parked are read once more after a replay.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    world.database.put_back().await;
+    let written = world.append("account-1", "added", "3").await.checkpoint;
+    until(&process, &fixable, |progress| {
+        progress.phase == Phase::StandingBy || progress.checkpoint.as_ref() == Some(&written)
+    })
+    .await;
+    let again = async || {
+        process.look_now();
+        answer().await.is_some()
+    };
+    until_so(again, "it is replayed again").await;
+    world.applies_all(&process, "fixable").await;
+    let rows = world.database.lines("SELECT text FROM fixable").await;
+    assert_eq!(rows, ["0,1,2,3"]);
+    process.shutdown().await;
 }
 
 /// A projection with SQL of its own: the event is found by smaller batches, each committed, and skipped or stopped at.

@@ -32,6 +32,7 @@ async fn moves<S: Session>(session: &mut S, from: (u128, u64), to: (u128, u64)) 
     let fence = Fence {
         from: &from,
         to: &to,
+        events_before: 0,
         events: 0,
     };
     session.open(fence).await.expect("open");
@@ -44,7 +45,7 @@ pub async fn versions_are_switched_and_retired<F: Factory>(factory: &F) {
     let target = registered(factory).await;
     target.register(&registration(2)).await.expect("registered");
     let (mut old, _) = begin(&target, 1, NODE).await;
-    batch(&mut old, 0, 5, 0..3).await.expect("written");
+    batch(&mut old, 0, (0, 5), 0..3).await.expect("written");
     assert_eq!(switch(&target, 2).await, Switched::Behind);
     assert_eq!(switch(&target, 7).await, Switched::NotFound);
     let (mut new, _) = begin(&target, 2, NODE).await;
@@ -52,6 +53,7 @@ pub async fn versions_are_switched_and_retired<F: Factory>(factory: &F) {
     let fence = Fence {
         from: &from,
         to: &to,
+        events_before: 0,
         events: 1,
     };
     new.open(fence).await.expect("open");
@@ -68,12 +70,14 @@ pub async fn versions_are_switched_and_retired<F: Factory>(factory: &F) {
     assert_eq!(factory.count(&target, "kinds").await, Some(5));
     assert_eq!(stored(&target, 1).await.life, Life::Previous);
     assert_eq!(switch(&target, 1).await, Switched::Behind);
-    batch(&mut old, 5, 6, 3..4).await.expect("it is still fed");
+    batch(&mut old, 3, (5, 6), 3..4)
+        .await
+        .expect("it is still fed");
     assert_eq!(switch(&target, 1).await, Switched::Done);
     assert_eq!(factory.count(&target, "kinds").await, Some(4));
     assert_eq!(switch(&target, 2).await, Switched::Done);
     assert!(target.retire(&id(1)).await.expect("an answer"));
-    assert_lost(batch(&mut old, 6, 7, 4..5).await);
+    assert_lost(batch(&mut old, 6, (6, 7), 4..5).await);
     assert_eq!(factory.count(&target, "kinds_v1").await, None);
     assert_eq!(factory.count(&target, "kinds").await, Some(5));
     assert_eq!(switch(&target, 1).await, Switched::NotFound);
@@ -145,7 +149,7 @@ pub async fn an_earlier_life_of_the_store_is_left_behind<F: Factory>(factory: &F
     let target = registered(factory).await;
     target.register(&registration(2)).await.expect("registered");
     let (mut old, _) = begin(&target, 1, NODE).await;
-    batch(&mut old, 0, 20, 0..3).await.expect("written");
+    batch(&mut old, 0, (0, 20), 0..3).await.expect("written");
     old.end(None).await.expect("ended");
     assert_eq!(switch(&target, 2).await, Switched::Behind);
     assert_eq!(switch_in(&target, (7, 0), (7, 21)).await, Switched::Behind);
@@ -159,7 +163,7 @@ pub async fn what_is_none_of_its_own_holds_no_version_back<F: Factory>(factory: 
     let target = registered(factory).await;
     target.register(&registration(2)).await.expect("registered");
     let (mut old, _) = begin(&target, 1, NODE).await;
-    batch(&mut old, 0, 20, 0..3).await.expect("written");
+    batch(&mut old, 0, (0, 20), 0..3).await.expect("written");
     let (mut new, _) = begin(&target, 2, NODE).await;
     moves(&mut new, (7, 0), (7, 10)).await;
     let switch_after = async |after: (u128, u64), up_to: (u128, u64)| {
