@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use crate::batch::distance;
+use crate::batch::{covers, distance};
 use crate::control::{Control, active_of};
 use crate::definition::ProjectionId;
 use crate::error::{Error, TargetError, TargetErrorKind};
@@ -362,9 +362,17 @@ impl<T: Target> Api<T> {
                 _ => {
                     let search = self.control.missing(&*self.store, version, checkpoint);
                     let missing = self.waiting.missing(version, checkpoint, search);
-                    match timeout_at(until.max(Instant::now() + SEARCH_MAX), missing).await {
-                        Ok(missing) => missing?,
-                        Err(_) => distance(&version.checkpoint, checkpoint),
+                    let missing = timeout_at(until.max(Instant::now() + SEARCH_MAX), missing);
+                    tokio::select! {
+                        biased;
+                        missing = missing => match missing {
+                            Ok(missing) => missing?,
+                            Err(_) => distance(&version.checkpoint, checkpoint),
+                        },
+                        changed = self.changed(name, version, checkpoint) => {
+                            changed?;
+                            continue;
+                        }
                     }
                 }
             };
@@ -390,6 +398,27 @@ impl<T: Target> Api<T> {
                 });
             }
             tokio::time::sleep_until(until.min(now + back_off.pause())).await;
+        }
+    }
+
+    /// Waits until a version shows everything up to a checkpoint, or is not as it was: a search may take longer.
+    async fn changed(
+        &self,
+        name: &str,
+        before: &Stored,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), Error> {
+        let (min, max) = LOOK_EVERY;
+        let mut back_off = gesta_core::BackOff::new(min, max);
+        loop {
+            tokio::time::sleep(back_off.pause()).await;
+            let rows = self.look(Instant::now()).await?;
+            let now = active_of(&rows, name)?;
+            let is_same =
+                now.id == before.id && now.resets == before.resets && now.state == before.state;
+            if !is_same || covers(&now.checkpoint, checkpoint) == Some(true) {
+                return Ok(());
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! The requests that wait: their places, and what they find together.
 //!
-//! Invariants: however many wait, one look at the versions and one search of the store are under way; a caller who has
-//! no place gets one, if need be of the caller who has most.
+//! Invariants: however many wait, one look at the versions, and one search of the store for each version, are under way;
+//! a caller who has no place gets one, if need be of the caller who has most.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -27,8 +27,8 @@ pub(super) struct Waiting {
     callers: std::sync::Mutex<HashMap<String, usize>>,
     places: Arc<Shares>,
     pub(super) look: Mutex<Look>,
-    /// What was found of each version.
-    searched: Mutex<HashMap<ProjectionId, Searched>>,
+    /// What was found of each version. Whoever searches for one holds what was found of it alone: a search may take long.
+    searched: std::sync::Mutex<HashMap<ProjectionId, Arc<Mutex<Option<Searched>>>>>,
 }
 
 impl Default for Waiting {
@@ -37,7 +37,7 @@ impl Default for Waiting {
             callers: std::sync::Mutex::default(),
             places: Shares::new(API_WAITERS_MAX),
             look: Mutex::default(),
-            searched: Mutex::default(),
+            searched: std::sync::Mutex::default(),
         }
     }
 }
@@ -72,21 +72,24 @@ impl Waiting {
             // Nothing is searched then.
             return search.await;
         }
-        let mut searched = self.searched.lock().await;
+        let searched = self.searched(&version.id);
+        let mut searched = searched.lock().await;
         let found = searched
-            .entry(version.id.clone())
-            .and_modify(|found| {
-                if found.place != version.checkpoint {
-                    *found = Searched::after(&version.checkpoint);
-                }
-            })
-            .or_insert_with(|| Searched::after(&version.checkpoint));
+            .take_if(|found| found.place == version.checkpoint)
+            .unwrap_or_else(|| Searched::after(&version.checkpoint));
+        let found = searched.insert(found);
         if let Some(missing) = found.missing(checkpoint) {
             return Ok(missing);
         }
         let missing = search.await?;
         found.note(checkpoint, missing);
         Ok(missing)
+    }
+
+    fn searched(&self, id: &ProjectionId) -> Arc<Mutex<Option<Searched>>> {
+        let searched = self.searched.lock();
+        let mut searched = searched.unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(searched.entry(id.clone()).or_default())
     }
 }
 

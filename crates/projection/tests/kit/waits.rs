@@ -4,13 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use gesta_core::{Checkpoint, Filter, Place};
+use async_trait::async_trait;
+use gesta_core::{
+    AllPage, Appended, Checkpoint, EventStore, Filter, Place, ReadAll, RecordedEvent,
+};
 use gesta_projection::testing::{Fate, Faulty, Through};
 use gesta_projection::{
-    ApplyError, Batch, Config, Error, OnPoison, Order, Phase, Projection, Request, State,
+    Api, ApplyError, Batch, Config, Error, OnPoison, Order, Phase, Projection, Request, State, View,
 };
+use gesta_testkit::{Around, Outer};
 
-use super::fixtures::{Balances, of_category};
+use super::fixtures::{Balance, Balances, of_category};
 use super::versions::BalancesV2;
 use super::world::{AT_ALL, Process, World, id, quick, until_phase, until_so};
 use crate::flavour::Target;
@@ -315,4 +319,92 @@ async fn the_lease_is_kept_until_the_last_batch_is_written() {
     stopped.expect("it looks on, so that the batch comes to its end");
     let row = world.row("slow").await;
     assert_eq!((row.events, row.owner), (1, None));
+}
+
+/// A store whose reads of some events give no answer: those of category `rare`.
+struct Hangs(Arc<dyn EventStore>);
+
+#[async_trait]
+impl Around for Hangs {
+    fn inner(&self) -> &dyn EventStore {
+        &*self.0
+    }
+
+    async fn read_all(&self, request: ReadAll) -> gesta_core::Result<AllPage> {
+        if request.filter == of_category("rare") {
+            std::future::pending::<()>().await;
+        }
+        self.0.read_all(request).await
+    }
+}
+
+/// As [`Balances`], of events that are rare.
+#[derive(Clone, Copy)]
+struct Rare;
+
+impl View for Rare {
+    const NAME: &'static str = "rare";
+    const VERSION: u32 = 1;
+    type Key = String;
+    type Row = Balance;
+
+    fn filter(&self) -> Filter {
+        of_category("rare")
+    }
+
+    fn key(&self, event: &RecordedEvent) -> Option<String> {
+        Balances.key(event)
+    }
+
+    fn evolve(&self, row: &mut Option<Balance>, event: &RecordedEvent) -> Result<(), ApplyError> {
+        Balances.evolve(row, event)
+    }
+}
+
+/// What happened: the store was searched for one request at a time, of all projections: while a search for one of them
+/// took long, requests that waited for another one were told that their time was over, for what it had long shown. And
+/// whoever searched did not look meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_search_that_takes_long_holds_up_nobody() {
+    let world = World::new().await;
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    let process = world.faulty(quick(), &faulty).view(Balances).view(Rare);
+    let process = process.start().await.expect("started");
+    for name in ["balances", "rare"] {
+        until_phase(&process, &id(name, 1), Phase::Live).await;
+    }
+    let store: Arc<dyn EventStore> = Arc::new(Outer(Hangs(Arc::clone(&world.store))));
+    let api = Api::of(&store, world.target.clone());
+    let wait = |path: &'static str, written: Appended| {
+        let api = api.clone();
+        tokio::spawn(async move {
+            let parameters = HashMap::from([
+                ("checkpoint".to_owned(), written.checkpoint.to_string()),
+                ("timeout_ms".to_owned(), "20000".to_owned()),
+            ]);
+            let asked = api.answer(Request {
+                method: "GET",
+                path,
+                parameters: &parameters,
+                content_type: None,
+                caller: None,
+            });
+            asked.await.status
+        })
+    };
+    // Of no projection, so nothing is stored of it, and the store is searched.
+    let other = world.append("other-1", "added", "1").await;
+    let rare = wait("/rare/wait", other);
+    faulty.set_away(true);
+    let account = world.append("account-1", "added", "1").await;
+    let account = wait("/balances/wait", account);
+    // Both have looked by then, or do so in vain.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!rare.is_finished() && !account.is_finished());
+    faulty.set_away(false);
+    assert_eq!(account.await.expect("no panic"), 200);
+    assert!(!rare.is_finished(), "nothing of it is stored");
+    world.append("rare-1", "added", "1").await;
+    assert_eq!(rare.await.expect("no panic"), 200);
+    process.shutdown().await;
 }
