@@ -162,6 +162,11 @@ async fn what_was_claimed_is_remembered_by_an_import_that_is_stopped_on_its_way(
     let home = home.reopened(true).await;
     let report = home.import("one", Turns(EVENTS)).await.unwrap();
     assert_eq!(report.stored, 0, "{report:?}");
+    let left_out: Vec<_> = report.left_out.iter().collect();
+    assert!(
+        matches!(left_out[..], [(why, 1)] if why.contains("deleted and scavenged")),
+        "{left_out:?}"
+    );
     assert_eq!(home.shown("cart-60").await, [0; 0]);
     assert_eq!(report.place, EVENTS.to_string());
     home.store.shutdown().await.unwrap();

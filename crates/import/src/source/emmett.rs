@@ -33,6 +33,8 @@ pub(super) struct Emmett {
     last: Option<Mark>,
     /// Whether `last` is of a checkpoint, and is to be looked for.
     is_recalled: bool,
+    /// Whether all rows were found to be of this server.
+    is_own: bool,
 }
 
 impl Emmett {
@@ -106,6 +108,7 @@ impl Emmett {
             read_one: prepare(&read_one).await?,
             last: None,
             is_recalled: false,
+            is_own: false,
             pg,
             table,
         })
@@ -135,6 +138,11 @@ impl Source for Emmett {
         if self.is_recalled {
             self.compare().await?;
             self.is_recalled = false;
+        }
+        if !self.is_own {
+            // Before anything is stored: the cure gives each row another place.
+            self.refuse_foreign().await?;
+            self.is_own = true;
         }
         let (major, minor) = (after.major_i64(), after.minor_i64());
         let params: [&(dyn ToSql + Sync); 2] = [&major, &minor];
@@ -228,7 +236,8 @@ impl Emmett {
             _ => Err(ErrorKind::Unsupported(format!(
                 "the source: rows of {name} have transactions that this server has not had yet, so they were written on \
                  another one, and restored here from a dump: let them be of a transaction of this one before anything is \
-                 appended here, UPDATE {name} SET transaction_id = pg_current_xact_id(), which keeps their order"
+                 appended here, UPDATE {name} SET transaction_id = pg_current_xact_id(), which keeps the order of \
+                 their numbers"
             ))
             .into()),
         }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use gesta_core::{Error, ErrorKind};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::postgres::Pg;
 use crate::event::{Place, SourceEvent};
@@ -18,6 +19,9 @@ pub(super) struct Mark {
     sequence: u64,
     /// The timeline of the server that had it; `None` if that is not known.
     timeline: Option<String>,
+    /// What tells the event from others of its stream and number; `None` if nothing does, or in marks of earlier
+    /// versions.
+    own: Option<String>,
     key: Arc<str>,
 }
 
@@ -28,6 +32,7 @@ impl Mark {
             place: event.place,
             sequence: event.sequence,
             timeline: pg.timeline().map(str::to_owned),
+            own: own(event),
             key: Arc::clone(&event.key),
         }
     }
@@ -36,11 +41,16 @@ impl Mark {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(4, ' ');
         let (place, sequence) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-        let timeline = parts.next().filter(|timeline| *timeline != "-");
+        let of_server = parts.next()?;
+        let (timeline, own) = match of_server.split_once('/') {
+            Some((timeline, own)) => (timeline, Some(own.to_owned())),
+            None => (of_server, None),
+        };
         Some(Self {
             place,
             sequence,
-            timeline: timeline.map(str::to_owned),
+            timeline: (timeline != "-").then(|| timeline.to_owned()),
+            own,
             key: parts.next()?.into(),
         })
     }
@@ -48,7 +58,12 @@ impl Mark {
     /// Writes the mark down.
     pub(super) fn text(&self) -> String {
         let timeline = self.timeline.as_deref().unwrap_or("-");
-        format!("{} {} {timeline} {}", self.place, self.sequence, self.key)
+        let own = self.own.as_ref().map(|own| format!("/{own}"));
+        let own = own.unwrap_or_default();
+        format!(
+            "{} {} {timeline}{own} {}",
+            self.place, self.sequence, self.key
+        )
     }
 
     /// Refuses a source that has another event at the place, or nothing although it has lost what it had: its numbers
@@ -64,22 +79,50 @@ impl Mark {
     ) -> gesta_core::Result<()> {
         let timelines = self.timeline.as_deref().zip(pg.timeline());
         let is_later = timelines.is_some_and(|(then, now)| then != now);
-        let why = match found {
+        let is_same = |event: &SourceEvent| {
+            let owns = self.own.clone().zip(own(event));
+            owns.is_none_or(|(then, now)| then == now)
+        };
+        let (why, cure) = match found {
             Some(event) if event.key == self.key && event.sequence == self.sequence => {
-                return Ok(());
+                if is_same(event) {
+                    return Ok(());
+                }
+                ("has another event of this stream and number", NEW_TARGET)
             }
-            Some(_) => "has another event",
-            None if is_beyond => "has given out no number so great any more",
-            None if is_later => "has failed over or was restored since, and has no event",
+            Some(_) => ("has another event", NEW_NAME),
+            None if is_beyond => ("has given out no number so great any more", NEW_NAME),
+            None if is_later => (
+                "has failed over or was restored since, and has no event",
+                NEW_NAME,
+            ),
             None => return Ok(()),
         };
         let (key, sequence, place) = (&self.key, self.sequence, self.place);
         Err(Error::new(ErrorKind::Unsupported(format!(
             "the source {why} at place {place}, up to which was imported ({key:?} number {sequence}): it has lost events, and \
-             gives their numbers to others; give this import a name of its own (--name), which reads everything again and \
-             stores what is missing"
+             gives their numbers to others; {cure}"
         ))))
     }
+}
+
+const NEW_NAME: &str = "give this import a name of its own (--name), which reads everything again and stores what is missing";
+/// An import of another name takes an event of the same stream, number and place for the one that is there.
+const NEW_TARGET: &str = "the target has events that the source has lost, in the places of the new ones: import into a new store, or \
+                          into other streams (--names, with a --name of its own)";
+
+/// Returns what tells an event from another one of its stream and number: its id, or else who wrote it, and when. The
+/// payload may be rewritten in place, so it tells nothing.
+fn own(event: &SourceEvent) -> Option<String> {
+    if let Some(id) = event.id {
+        return Some(id.simple().to_string());
+    }
+    if event.writer.is_none() && event.time.is_none() {
+        return None;
+    }
+    let time = event.time.map(|time| time.0);
+    let both = format!("{:?} {time:?}", event.writer);
+    Some(format!("{:016x}", xxh3_64(both.as_bytes())))
 }
 
 #[cfg(test)]
@@ -88,7 +131,12 @@ mod tests {
 
     #[test]
     fn marks_are_read_as_they_were_written() {
-        for text in ["17 3 00000001 a b", "17.4 0 - x"] {
+        for text in [
+            "17 3 00000001 a b",
+            "17.4 0 - x",
+            "1 2 -/ab a b",
+            "1 2 0A/c a/b",
+        ] {
             let mark = Mark::parse(text).unwrap();
             assert_eq!(mark.text(), text);
         }

@@ -57,8 +57,10 @@ impl Target {
                         refusals += 1;
                     }
                     ErrorKind::StoredAndDeleted { stream, .. } => {
+                        if !self.drop_first_of(stream, &mut parts) {
+                            return Err(error);
+                        }
                         told.insert(stream.clone());
-                        self.drop_first_of(stream, &mut parts);
                     }
                     _ if error.is_retryable() && Instant::now() < deadline => {
                         tokio::time::sleep(back_off.pause()).await;
@@ -92,13 +94,15 @@ impl Target {
     }
 
     /// Drops the first event of a stream from an append, which was stored before the stream was deleted in the target: it
-    /// is not stored again. Those after it may be new.
-    fn drop_first_of(&mut self, stream: &StreamId, parts: &mut [Part]) {
+    /// is not stored again. Those after it may be new. Returns false if there is none.
+    fn drop_first_of(&mut self, stream: &StreamId, parts: &mut [Part]) -> bool {
         let part = parts.iter_mut().find(|part| part.stream == *stream);
-        if let Some(part) = part.filter(|part| !part.events.is_empty()) {
-            part.events.remove(0);
-            self.already += 1;
-        }
+        let Some(part) = part.filter(|part| !part.events.is_empty()) else {
+            return false;
+        };
+        part.events.remove(0);
+        self.already += 1;
+        true
     }
 
     /// Reads what the target has of the streams of an append, and drops the events that are there.

@@ -216,6 +216,58 @@ async fn numbers_that_are_given_out_again_are_told() {
     assert_eq!(import(&again, &store).await.stored, 1);
 }
 
+/// What happened: a source that was restored in its place, and wrote the same stream on from the same number, passed for
+/// the one before. Goal: the event is told by its id, or by who wrote it when.
+#[tokio::test]
+async fn another_event_of_the_same_stream_and_number_is_told() {
+    let message = |position: u64| {
+        format!(
+            "INSERT INTO message_store.messages (position, stream_name, type, data) VALUES ({position}, 'a-1', 't', '{{}}');"
+        )
+    };
+    for (tables, kind, event, lose, other) in [
+        (
+            TABLES,
+            Kind::AkkaJdbc,
+            insert("a|1", 2, "x"),
+            "DELETE FROM event_journal WHERE ordering = 2; SELECT setval('event_journal_ordering_seq', 1);",
+            insert("a|1", 2, "x").replace("1700000000000", "1800000000000"),
+        ),
+        (
+            crate::message_db::TABLES,
+            Kind::MessageDb,
+            message(1),
+            "DELETE FROM message_store.messages WHERE global_position = 2;
+             SELECT setval('message_store.messages_global_position_seq', 1);",
+            message(1),
+        ),
+    ] {
+        let Some(journal) = Journal::with(tables).await else {
+            return;
+        };
+        let first = match kind {
+            Kind::AkkaJdbc => insert("a|1", 1, "x"),
+            _ => message(0),
+        };
+        journal.run(&[first, event].concat()).await;
+        let options = journal.options(kind);
+        let store = target();
+        assert_eq!(import(&options, &store).await.stored, 2);
+        assert_eq!(import(&options, &store).await.read, 0);
+        journal.run(lose).await;
+        journal.run(&other).await;
+        let error = try_import(&options, &store)
+            .await
+            .expect_err("another event")
+            .to_string();
+        assert!(
+            error.contains("another event of this stream and number at place 2")
+                && error.contains("new store"),
+            "{error}"
+        );
+    }
+}
+
 /// What happened: a logical replica gets its rows in the order of their commits, and shows no lock of those that come
 /// late; they were passed over. Goal: it is refused like a standby.
 #[tokio::test]
