@@ -15,6 +15,7 @@ mod import;
 mod import_accounts;
 mod import_groups;
 mod import_places;
+mod import_target;
 mod index;
 mod journal;
 mod maintenance;

@@ -204,6 +204,27 @@ fn accounts_are_taken_from_no_input_without_a_word() {
         "{users}"
     );
 
+    // An import of standard input that was stopped is repeated from a file.
+    let piped = url("piped.db");
+    let args = [
+        "--store",
+        &piped,
+        "all",
+        "import",
+        "--with-accounts",
+        "--batch=1",
+    ];
+    let text = std::fs::read_to_string(&file).unwrap();
+    let stopped = run_with_input(&args, &format!("{text}no JSON\n"));
+    assert_eq!(code(&stopped), 2, "{stopped:?}");
+    let refused = run_with_input(&args, &text);
+    assert!(
+        code(&refused) == 2 && stderr(&refused).contains("gesta all import FILE"),
+        "{refused:?}"
+    );
+    let done = run(&[&args[..], &[file_text]].concat());
+    assert!(stdout(&done).contains("3 were there already"), "{done:?}");
+
     // What a server would refuse, the commands on the store refuse too.
     let before = everything(&secured);
     for refused in [
@@ -421,9 +442,38 @@ fn what_says_a_revision_that_is_of_another_event_is_refused() {
         }
         let revived = run(&["--store", &store, "all", "import", file, "--revive-deleted"]);
         assert!(revived.status.success(), "{revived:?}");
+        let shown = succeed(&["--store", &store, "stream", "read", "a", "--output", "json"]);
+        assert_eq!(shown.lines().count(), 1, "{lines:?}");
+        if lines.contains(&truncated) {
+            assert!(
+                stderr(&revived).contains("because they hide events: 1;"),
+                "{revived:?}"
+            );
+        }
         let has_link = lines.contains(&link) && lines[1] == link;
         let said = stderr(&revived).contains("lead to other events or to none: 1");
         assert_eq!(said, has_link, "{revived:?}");
+    }
+    // An import that was stopped between the two lines, or before the first of them was refused.
+    for (first, flag) in [
+        (event(3), "--revive-deleted"),
+        (truncated.clone(), "--batch=1"),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        let store = url_of(&home.path().join("copy.db"));
+        let begun = run_with_input(&["--store", &store, "all", "import", flag], &first);
+        assert!(begun.status.success(), "{begun:?}");
+        let both = match flag {
+            "--batch=1" => [truncated.clone(), event(3)],
+            _ => [event(3), truncated.clone()],
+        };
+        for _ in 0..2 {
+            let args = ["--store", &store, "all", "import", "--revive-deleted"];
+            let revived = run_with_input(&args, &both.concat());
+            assert!(revived.status.success(), "{revived:?}");
+            let shown = succeed(&["--store", &store, "stream", "read", "a", "--output", "json"]);
+            assert_eq!(shown.lines().count(), 1, "{both:?}");
+        }
     }
     // A store that has what is missing before gets the same revisions.
     let home = tempfile::tempdir().unwrap();
@@ -723,6 +773,46 @@ fn a_stopped_import_says_how_far_it_came_and_goes_on() {
         stdout(&whole).contains("imported 0 events; 300 were"),
         "{whole:?}"
     );
+}
+
+/// What happened: an import called a stream lost that somebody had deleted and scavenged meanwhile, and told to repeat
+/// it, which brings the stream back. Goal: it goes on.
+#[test]
+fn a_stream_that_is_deleted_during_an_import_is_not_lost() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&home.path().join("gesta.db")));
+    let on = ["--store", &server.url];
+    let mut child = gesta(&[&on[..], &["all", "import", "--batch", "1"]].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _limit = Limit::of(&child);
+    let mut stdin = child.stdin.take().unwrap();
+    let line = |n: u64| format!("{{\"stream\":\"a\",\"type\":\"t\",\"data\":{n}}}\n");
+    stdin
+        .write_all([line(0), line(1)].concat().as_bytes())
+        .unwrap();
+    wait_until("some of it is stored", || {
+        let read = run(&[&on[..], &["stream", "read", "a"]].concat());
+        read.status.success()
+    });
+    for command in [
+        &["stream", "append", "a", "--type", "t", "--data", "0"][..],
+        &["stream", "delete", "a", "--yes"],
+        &["stream", "append", "other", "--type", "t", "--data", "0"],
+        &["scavenge", "--yes"],
+    ] {
+        succeed(&[&on[..], command].concat());
+    }
+    stdin.write_all(line(2).as_bytes()).unwrap();
+    drop(stdin);
+    let done = child.wait_with_output().unwrap();
+    assert!(stdout(&done).contains("imported 3 events"), "{done:?}");
+    let shown = succeed(&[&on[..], &["stream", "read", "a", "--output", "json"]].concat());
+    assert_eq!(shown.lines().count(), 2, "{shown}");
+    server.stop();
 }
 
 /// Goal: Ctrl-C ends a command that waits for more input.

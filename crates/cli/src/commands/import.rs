@@ -24,9 +24,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use gesta_core::{
-    AllFrom, Append, Direction, Error, ErrorKind, EventData, EventId, EventStore, ExpectedRevision,
-    Filter, Incarnation, LifecycleChange, Query, ReadAll, ReadStream, RecordedEvent, Revision,
-    StreamAppend, StreamFrom, StreamId, StreamMetadata, limits,
+    Append, Error, ErrorKind, EventData, EventId, EventStore, ExpectedRevision, Incarnation,
+    LifecycleChange, Revision, SetStreamMetadata, StreamAppend, StreamId, StreamMetadata, limits,
 };
 use gesta_groups::GroupsOfCopy;
 use serde_json::json;
@@ -34,25 +33,18 @@ use serde_json::json;
 use super::appending::append_surely;
 use super::import_accounts;
 use super::import_groups::{self, GroupReport, Home};
-use super::import_places::{Revisions, link_of};
+use super::import_places::{Revisions, link_of, without_truncation};
+use super::import_target::{Target, is_deleted, read_target};
 use super::progress::Progress;
 use crate::args::AllImport;
 use crate::exit::{Failure, Outcome};
 use crate::input::{Feed, Ids, LineEvent, refuse_line};
 use crate::output::{Output, ProgressLine, rate, say};
 
-/// The most events in one page.
-const PAGE: usize = 1_000;
 /// The most bytes of data and metadata in one append.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How often streams are read again at most because another writer has appended to them.
 const TRIES: u32 = 5;
-
-/// What is known about a stream of the target store.
-pub(super) struct Target {
-    last: Option<Revision>,
-    pub(super) ids: HashSet<EventId>,
-}
 
 /// An import under way.
 struct Import<'a> {
@@ -154,7 +146,8 @@ pub(super) async fn run(
     output: &mut Output,
 ) -> Outcome {
     if args.with_accounts {
-        import_accounts::refuse_others(store, &accounts).await?;
+        let has_file = file_of(args).is_some();
+        import_accounts::refuse_others(store, &accounts, has_file).await?;
     }
     for Doubt { line, stream, why } in doubts {
         if read_target(store, &stream).await?.last.is_none() {
@@ -279,13 +272,25 @@ impl Import<'_> {
                 event.metadata = Default::default();
                 let metadata = StreamMetadata::parse(event.data.clone())
                     .map_err(|error| refuse_line(line, &error.to_string()))?;
-                let is_truncated = metadata.truncate_before.is_some();
+                let there = &self.target(&stream).await?.ids;
+                let is_there = event.id.is_some_and(|id| there.contains(&id));
+                let is_truncated = metadata.truncate_before.is_some() && !is_there;
                 let why = self.revisions.set_metadata(described, is_truncated);
+                let is_wrong = why.is_some();
                 self.refuse(line, why)?;
+                if is_wrong {
+                    event.data = without_truncation(&metadata)?.json().clone();
+                    self.revisions.set_metadata(described, false);
+                    self.passed_over += 1;
+                }
             } else {
                 if let Some(revision) = revision {
                     let why = self.compare_revision(&stream, revision, &event).await?;
+                    let is_wrong = why.is_some();
                     self.refuse(line, why)?;
+                    if is_wrong {
+                        self.end_truncation(&stream).await?;
+                    }
                 }
                 let why = self.revisions.link(&event);
                 self.misleading += u64::from(why.is_some());
@@ -356,13 +361,36 @@ impl Import<'_> {
         let waiting: usize = waiting.map(|(_, events)| events.len()).sum();
         let target = self.target(stream).await?;
         let next = target.last.map_or(0, |last| last.0 + 1) + waiting as u64;
-        let is_there = event.id.is_some_and(|id| target.ids.contains(&id));
+        // What is there may have got another revision by an import that was stopped.
+        let is_there = event.id.is_some_and(|id| target.ids.contains(&id))
+            && target.last.is_some_and(|last| revision <= last);
         if is_there || revision.0 == next {
             return Ok(None);
         }
         let found = self.store.stream_metadata(stream.clone()).await?.metadata;
         let is_truncated = found.truncate_before.is_some();
         Ok(self.revisions.renumber(stream, is_truncated))
+    }
+
+    /// Takes `$tb` out of the metadata of a stream whose events get other revisions: it would hide others.
+    async fn end_truncation(&mut self, stream: &StreamId) -> Outcome {
+        self.flush().await?;
+        let found = self.store.stream_metadata(stream.clone()).await?;
+        if found.metadata.truncate_before.is_none() {
+            return Ok(());
+        }
+        let set = SetStreamMetadata {
+            stream: stream.clone(),
+            expected: found
+                .revision
+                .map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact),
+            metadata: without_truncation(&found.metadata)?,
+        };
+        self.store.set_stream_metadata(set).await?;
+        self.targets.remove(&stream.metadata_stream());
+        self.revisions.set_metadata(stream.as_str(), false);
+        self.passed_over += 1;
+        Ok(())
     }
 
     fn add(&mut self, stream: StreamId, event: EventData) {
@@ -426,8 +454,11 @@ impl Import<'_> {
                     tries += 1;
                     for (stream, _) in &batch {
                         let before = self.targets.remove(stream).and_then(|target| target.last);
-                        // Nothing may follow what is missing, also if this process has not noticed the loss yet.
-                        if self.target(stream).await?.last < before {
+                        // Nothing may follow what is missing, also if this process has not noticed the loss yet. What was
+                        // deleted and scavenged meanwhile is not missing.
+                        let last = self.target(stream).await?.last;
+                        let is_erased = last.is_none() && is_deleted(self.store, stream).await?;
+                        if last < before && !is_erased {
                             return Err(self.lost());
                         }
                     }
@@ -521,76 +552,4 @@ async fn refuse_what_hides(file: File, skip: u64) -> Outcome<Vec<Doubt>> {
         );
     }
     Ok(doubts)
-}
-
-/// Reads what a stream of the target store has, also what its metadata hide.
-pub(super) async fn read_target(store: &dyn EventStore, stream: &StreamId) -> Outcome<Target> {
-    let mut target = Target {
-        last: None,
-        ids: HashSet::new(),
-    };
-    // A metadata stream has no metadata, so nothing hides its events.
-    let is_metadata = stream.as_str().starts_with("$$");
-    if !is_metadata
-        && store
-            .stream_metadata(stream.clone())
-            .await?
-            .revision
-            .is_some()
-    {
-        read_hidden(store, stream, &mut target).await?;
-    } else {
-        read_visible(store, stream, &mut target).await?;
-    }
-    Ok(target)
-}
-
-async fn read_visible(store: &dyn EventStore, stream: &StreamId, target: &mut Target) -> Outcome {
-    let mut from = StreamFrom::Start;
-    loop {
-        let request = ReadStream {
-            stream: stream.clone(),
-            from,
-            direction: Direction::Forwards,
-            limit: PAGE,
-        };
-        let page = match store.read_stream(request).await {
-            Ok(page) => page,
-            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        target.take(page.events.iter());
-        match page.next {
-            Some(next) if !page.end => from = StreamFrom::Revision(next),
-            _ => return Ok(()),
-        }
-    }
-}
-
-/// Reads the events of a stream out of all events, where metadata hide none that still exists.
-async fn read_hidden(store: &dyn EventStore, stream: &StreamId, target: &mut Target) -> Outcome {
-    let mut request = ReadAll {
-        filter: Filter::query(Query {
-            stream_prefixes: vec![stream.as_str().to_owned()],
-            ..Query::default()
-        }),
-        ..ReadAll::forwards()
-    };
-    loop {
-        let page = store.read_all(request.clone()).await?;
-        target.take(page.events.iter().filter(|event| event.stream == *stream));
-        if page.end {
-            return Ok(());
-        }
-        request.from = AllFrom::Checkpoint(page.next);
-    }
-}
-
-impl Target {
-    fn take<'a>(&mut self, events: impl Iterator<Item = &'a RecordedEvent>) {
-        for event in events {
-            self.ids.insert(event.id);
-            self.last = Some(event.revision);
-        }
-    }
 }

@@ -10,7 +10,7 @@ use std::fs::File;
 use gesta_access::holds_accounts;
 use gesta_core::{EventId, EventStore, ListStreams, StreamId};
 
-use super::import::read_target;
+use super::import_target::read_target;
 use crate::args::AllImport;
 use crate::exit::{Failure, Outcome};
 use crate::input::{Feed, Ids, LineEvent, refuse_line};
@@ -77,8 +77,12 @@ pub(super) async fn look_through(file: File, args: &AllImport) -> Outcome<HashSe
 }
 
 /// Refuses a store that has accounts of its own. `of_input` are the ids of the events of accounts in the input, which
-/// an earlier import may have stored.
-pub(super) async fn refuse_others(store: &dyn EventStore, of_input: &HashSet<EventId>) -> Outcome {
+/// an earlier import may have stored; of standard input they are not known before (`has_file`).
+pub(super) async fn refuse_others(
+    store: &dyn EventStore,
+    of_input: &HashSet<EventId>,
+    has_file: bool,
+) -> Outcome {
     for beginning in BEGINNINGS {
         let mut request = ListStreams {
             prefix: beginning.to_owned(),
@@ -93,10 +97,19 @@ pub(super) async fn refuse_others(store: &dyn EventStore, of_input: &HashSet<Eve
                 }
                 let there = read_target(store, &info.stream).await?;
                 if !there.ids.is_subset(of_input) {
+                    let name = info.stream.as_str();
+                    let why = match has_file {
+                        true => {
+                            format!("the stream {name:?} holds others than the file of the input")
+                        }
+                        false => format!(
+                            "there is the stream {name:?}; if an import of this input was stopped, repeat it with the same input as \
+                             a file, which can be read before (gesta all import FILE)"
+                        ),
+                    };
                     return Err(Failure::usage(format!(
-                        "--with-accounts needs a store without accounts: the stream {:?} holds others than the file of the input; \
-                         import into a new store, or without the lines of accounts",
-                        info.stream.as_str()
+                        "--with-accounts needs a store without accounts: {why}; import into a new store, or without the lines \
+                         of accounts",
                     )));
                 }
             }

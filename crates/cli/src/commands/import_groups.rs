@@ -25,7 +25,7 @@ use gesta_wire::request::QueryBody;
 use serde::Serialize;
 
 use super::appending::append_surely;
-use super::import::read_target;
+use super::import_target::read_target;
 use crate::exit::Outcome;
 use crate::input::{Feed, Ids, LineEvent};
 

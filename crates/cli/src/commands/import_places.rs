@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use gesta_core::{EventData, Revision, StreamId};
+use gesta_core::{Error, EventData, Result, Revision, StreamId, StreamMetadata};
 
 use super::import::CURE;
 
@@ -36,6 +36,15 @@ pub(super) fn link_of(event: &EventData) -> Option<(Revision, StreamId)> {
         Revision(revision.parse().ok()?),
         StreamId::new(stream).ok()?,
     ))
+}
+
+/// Returns the metadata of a stream without `$tb`.
+pub(super) fn without_truncation(metadata: &StreamMetadata) -> Result<StreamMetadata> {
+    let mut json: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(metadata.json())
+            .map_err(|error| Error::corrupt(format!("metadata of a stream: {error}")))?;
+    json.remove("$tb");
+    StreamMetadata::parse(serde_json::Value::Object(json).to_string())
 }
 
 impl Revisions {

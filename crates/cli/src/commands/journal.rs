@@ -53,7 +53,7 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
         drop(line);
         // Ctrl-C is the ordinary end.
         return with_new_store(global, &progress, async |store| {
-            let told = RefCell::new(Followed::default());
+            let told = RefCell::new(Followed::new());
             let observe = |import: &Import, step: &Step| told.borrow_mut().observe(import, step);
             let lost = |error: &gesta_core::Error| told.borrow_mut().lost(error);
             let following = Import::follow(&options, &store, observe, lost);
@@ -242,7 +242,6 @@ async fn said_to_be_silent<T>(following: impl Future<Output = T>, mut look: impl
 }
 
 /// What a follower has told.
-#[derive(Default)]
 struct Followed {
     /// Events that earlier openings of the source have stored.
     stored_before: u64,
@@ -250,16 +249,27 @@ struct Followed {
     told: Option<u64>,
     waiting: Option<String>,
     is_lost: bool,
-    /// When the last step was done; `None` before the first one.
-    stepped: Option<Instant>,
+    /// When the last step was done, or the first opening began.
+    stepped: Instant,
 }
 
 impl Followed {
+    fn new() -> Self {
+        Self {
+            stored_before: 0,
+            stored: 0,
+            told: None,
+            waiting: None,
+            is_lost: false,
+            stepped: Instant::now(),
+        }
+    }
+
     fn observe(&mut self, import: &Import, step: &Step) {
         if std::mem::take(&mut self.is_lost) {
             say!("goes on");
         }
-        self.stepped = Some(Instant::now());
+        self.stepped = Instant::now();
         let report = import.report();
         self.stored = report.stored;
         let all = self.stored_before + self.stored;
@@ -286,8 +296,8 @@ impl Followed {
 
     /// Says that nothing has answered for a while, if that is so.
     fn silent(&self) {
-        let silent = self.stepped.map(|stepped| stepped.elapsed());
-        if let Some(silent) = silent.filter(|silent| *silent >= SILENCE_SAID_EVERY) {
+        let silent = self.stepped.elapsed();
+        if silent >= SILENCE_SAID_EVERY {
             say!(
                 "neither the source nor the target has answered for {} s: it is a large step, or one of them hangs, or waits for \
                  a lock or a standby",
@@ -297,7 +307,7 @@ impl Followed {
     }
 
     fn lost(&mut self, error: &gesta_core::Error) {
-        self.stepped = Some(Instant::now());
+        self.stepped = Instant::now();
         self.stored_before += std::mem::take(&mut self.stored);
         if !std::mem::replace(&mut self.is_lost, true) {
             say!("{error}; trying again until it goes on");
