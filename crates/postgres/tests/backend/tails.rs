@@ -177,7 +177,8 @@ async fn a_row_that_the_database_cannot_read_fails_its_log_alone() {
     let (backend, url) = filled(server, [5, 5, 5, 5], 10).await;
     let client = direct(&url).await;
     // A view takes the place of the table, and says of one row what PostgreSQL says of a damaged page.
-    let plant = "CREATE FUNCTION readable(of_log smallint, at bigint, bytes bytea) RETURNS bytea LANGUAGE plpgsql AS $$
+    let plant = "CREATE FUNCTION readable(of_log smallint, at bigint, bytes bytea) RETURNS bytea
+         STABLE LANGUAGE plpgsql AS $$
          BEGIN
              IF of_log = 1 AND at = 3 THEN
                  RAISE EXCEPTION 'invalid page in block 7' USING ERRCODE = 'data_corrupted';
