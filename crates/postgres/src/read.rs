@@ -85,6 +85,11 @@ impl Raw {
         };
         EVENT_OVERHEAD_BYTES + payload + self.tags.cost_bytes()
     }
+
+    /// Tells whether the payload was left out.
+    fn is_large(&self) -> bool {
+        matches!(self.payload, Payload::Large(_))
+    }
 }
 
 /// Copies small payloads next to each other.
@@ -142,10 +147,16 @@ fn raw_row(row: &Row, arena: &mut Arena) -> std::result::Result<Raw, tokio_postg
     })
 }
 
-fn payload(row: &Row) -> std::result::Result<(i64, Payload), tokio_postgres::Error> {
-    let data = Bytes::copy_from_slice(row.try_get(1)?);
-    let metadata = Bytes::copy_from_slice(row.try_get(2)?);
-    Ok((row.try_get(0)?, Payload::Here { data, metadata }))
+/// Returns a payload that was left out of a page, and the place of its event among those that were asked for.
+fn payload(row: &Row) -> Result<(usize, Payload)> {
+    let decoded = || {
+        let data = Bytes::copy_from_slice(row.try_get(1)?);
+        let metadata = Bytes::copy_from_slice(row.try_get(2)?);
+        Ok((row.try_get::<_, i64>(0)?, Payload::Here { data, metadata }))
+    };
+    let (ordinal, payload) =
+        decoded().map_err(|error: tokio_postgres::Error| Error::corrupt(error::text(&error)))?;
+    Ok((usize::try_from(ordinal - 1).unwrap_or(usize::MAX), payload))
 }
 
 /// Makes the error of a row, of which the first column is the position, that holds what no row of an event holds.
@@ -210,42 +221,46 @@ pub(crate) fn saw(reader: &mut PooledReader, log: LogId, page: &Page) -> Result<
     Ok(())
 }
 
-/// Fetches the payloads that were left out. Rows that were scavenged meanwhile are dropped.
+/// Fetches the payloads that were left out of pages of some logs, in one statement. Rows that were scavenged meanwhile
+/// are dropped.
 pub(crate) async fn fill(
     reader: &mut PooledReader,
-    log: i16,
-    raws: &mut Vec<Raw>,
+    parts: &mut [(LogId, &mut Vec<Raw>)],
 ) -> ReadResult<()> {
-    let large = |raw: &Raw| matches!(raw.payload, Payload::Large(_));
-    let mut positions: Vec<i64> = raws
-        .iter()
-        .filter(|raw| large(raw))
-        .map(|raw| raw.position)
-        .collect();
+    let (mut logs, mut positions) = (Vec::new(), Vec::new());
+    for (log, raws) in parts.iter() {
+        for raw in raws.iter().filter(|raw| raw.is_large()) {
+            logs.push(log_number(*log)?);
+            positions.push(raw.position);
+        }
+    }
     if positions.is_empty() {
         return Ok(());
     }
-    positions.sort_unstable();
     let statement = reader.statement(READ_PAYLOADS).await?;
-    let params: [&(dyn ToSql + Sync); 2] = [&log, &positions];
+    let params: [&(dyn ToSql + Sync); 2] = [&logs, &positions];
     let rows = reader
         .connection
         .client
         .query_raw(&statement, params)
         .await?;
     let mut rows = std::pin::pin!(rows);
-    let mut found = std::collections::HashMap::with_capacity(positions.len());
+    let mut found: Vec<Option<Payload>> = positions.iter().map(|_| None).collect();
     while let Some(row) = rows.next().await {
-        let row = row?;
-        let (position, payload) = payload(&row).map_err(|error| undecodable(&row, &error))?;
-        found.insert(position, payload);
-    }
-    for raw in raws.iter_mut().filter(|raw| large(raw)) {
-        if let Some(payload) = found.remove(&raw.position) {
-            raw.payload = payload;
+        let (place, payload) = payload(&row?)?;
+        if let Some(found) = found.get_mut(place) {
+            *found = Some(payload);
         }
     }
-    raws.retain(|raw| !large(raw));
+    let mut found = found.into_iter();
+    for (_, raws) in parts {
+        for raw in raws.iter_mut().filter(|raw| raw.is_large()) {
+            if let Some(payload) = found.next().flatten() {
+                raw.payload = payload;
+            }
+        }
+        raws.retain(|raw| !raw.is_large());
+    }
     Ok(())
 }
 
@@ -430,7 +445,7 @@ async fn stream_page(
         saw(reader, slice.log, &page)?;
         filling.trim(&mut page.raws);
         let last = page.raws.last().map(|raw| raw.revision);
-        fill(reader, log, &mut page.raws).await?;
+        fill(reader, &mut [(slice.log, &mut page.raws)]).await?;
         filling.trim(&mut page.raws);
         let events = recorded(reader, names, slice.log, page.raws).await?;
         let all_taken = events.into_iter().all(|event| filling.take(event));
@@ -491,7 +506,7 @@ async fn log_page(reader: &mut PooledReader, names: &Names, slice: &LogSlice) ->
         saw(reader, slice.log, &page)?;
         filling.trim(&mut page.raws);
         let last = page.raws.last().map(|raw| raw.position);
-        fill(reader, log, &mut page.raws).await?;
+        fill(reader, &mut [(slice.log, &mut page.raws)]).await?;
         filling.trim(&mut page.raws);
         let writers: Vec<i64> = page.raws.iter().map(|raw| raw.writer).collect();
         let events = recorded(reader, names, slice.log, page.raws).await?;

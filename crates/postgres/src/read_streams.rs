@@ -44,7 +44,7 @@ impl Read for ReadStreamsPage<'_> {
             mut raws,
             mut answer,
         } = Parts::of(self.slices, page)?;
-        fill(reader, log, &mut raws).await?;
+        fill(reader, &mut [(self.log, &mut raws)]).await?;
         // Compressed data was counted by its stored size, and becomes larger now.
         let filled = Page {
             raws,

@@ -65,9 +65,11 @@ impl ReadTails<'_> {
             }
         }
         trim(&mut parts);
-        for part in &mut parts {
-            fill(reader, log_number(part.log)?, &mut part.raws).await?;
-        }
+        let mut raws: Vec<_> = parts
+            .iter_mut()
+            .map(|part| (part.log, &mut part.raws))
+            .collect();
+        fill(reader, &mut raws).await?;
         // Compressed data was counted by its stored size, and becomes larger now.
         trim(&mut parts);
         self.names
