@@ -20,8 +20,8 @@ pub(crate) fn at(event: &RecordedEvent) -> At {
 pub(crate) enum Fault {
     /// The target failed: not the author's fault.
     Target(TargetError),
-    /// The target failed while the batch was written: the fence had held, so it had answered. The batch may be too
-    /// large for the time that it may take.
+    /// The target failed while the batch was written, or its rows were read: it had answered before, as the fence had
+    /// held. The batch may be too large for the time that it may take.
     Unwritten(TargetError),
     /// The store failed.
     Store(gesta_core::Error),

@@ -232,10 +232,7 @@ impl<T: Target> Run<'_, T> {
     ) -> BoxFuture<'b, Result<Replayed, End>> {
         Box::pin(async move {
             let mut applied = 0;
-            let mut at_once = match search.replays_one_by_one() {
-                true => 1,
-                false => AT_ONCE,
-            };
+            let mut at_once = search.replay_limit(AT_ONCE);
             loop {
                 let found = self
                     .context
@@ -268,6 +265,10 @@ impl<T: Target> Run<'_, T> {
                                 continue;
                             }
                             Err(Fault::Author(event, why)) => (event, why),
+                            Err(fault @ Fault::Unwritten(_)) => {
+                                search.unwritten_in_replay(count);
+                                return Err(self.of_fault(fault).await);
+                            }
                             Err(fault) => return Err(self.of_fault(fault).await),
                         }
                     }
@@ -310,7 +311,9 @@ impl<T: Target> Run<'_, T> {
                 work.begin(std::collections::HashSet::new(), false);
                 work.fold(batch, Fold::Replay).await
             });
-            let folded = folded.await.map_err(|panic| Fault::Author(None, panic))??;
+            let folded = folded.await.map_err(|panic| Fault::Author(None, panic))?;
+            // Rows are read for a batch as well: too many, perhaps.
+            let folded = folded.map_err(Fault::within_the_fence)?;
             let mut write = Write::batch(folded);
             write.unpark = unpark;
             self.transact(make().writer(), write).await?;

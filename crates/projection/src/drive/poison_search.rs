@@ -16,6 +16,9 @@ use crate::target::{Attempt, Stored};
 /// By how much a batch is smaller that follows one after which the process ended.
 const SMALLER_BY: usize = 8;
 
+/// Batches that are written at a size that the target comes to the end of, before twice the size is tried.
+const BATCHES_OF_A_SIZE: usize = 16;
+
 /// What the author's code, or the target, said about a batch.
 #[derive(Debug)]
 pub(crate) struct Failed {
@@ -30,8 +33,13 @@ pub(crate) struct PoisonSearch {
     attempts_max: u32,
     deaths_max: u32,
     /// Events that are still to be applied one batch after the other.
-    pub(crate) left: usize,
+    left: usize,
     limit: usize,
+    /// Largest number of events of a batch that is not limited, by the configuration.
+    batch_events_max: usize,
+    pace: Pace,
+    /// Largest number of parked events that are applied again together.
+    replay_limit: usize,
     /// True if each batch is announced, because a process has ended without a word.
     pub(crate) announces: bool,
     /// The attempt during which the processes before ended without a word.
@@ -41,17 +49,56 @@ pub(crate) struct PoisonSearch {
     pub(crate) verdicts: Verdicts,
 }
 
-impl PoisonSearch {
-    pub(crate) fn new(config: &Config) -> Self {
-        Self::with(config.attempts_max, config.deaths_max)
+/// The size of batches that the target comes to the end of in the time that it gives one, if larger ones took longer.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    limit: usize,
+    /// Events that are still to be applied before a larger batch is tried.
+    left: usize,
+}
+
+impl Pace {
+    const FREE: Self = Self {
+        limit: usize::MAX,
+        left: 0,
+    };
+
+    fn of(limit: usize) -> Self {
+        Self {
+            limit,
+            left: limit.saturating_mul(BATCHES_OF_A_SIZE),
+        }
     }
 
-    fn with(attempts_max: u32, deaths_max: u32) -> Self {
+    /// Returns the pace after a batch of this many events has committed. Batches are never larger than `most`.
+    fn passed(self, events: usize, most: usize) -> Self {
+        let left = self.left.saturating_sub(events);
+        match self.limit.saturating_mul(2) {
+            _ if left > 0 => Self { left, ..self },
+            larger if larger < most => Self::of(larger),
+            _ => Self::FREE,
+        }
+    }
+}
+
+impl PoisonSearch {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self::with(
+            config.attempts_max,
+            config.deaths_max,
+            config.batch_events_max,
+        )
+    }
+
+    fn with(attempts_max: u32, deaths_max: u32, batch_events_max: usize) -> Self {
         Self {
             attempts_max,
             deaths_max,
             left: 0,
             limit: usize::MAX,
+            batch_events_max,
+            pace: Pace::FREE,
+            replay_limit: usize::MAX,
             announces: false,
             died_in: None,
             tries: HashMap::new(),
@@ -104,9 +151,14 @@ impl PoisonSearch {
         (found >= self.deaths_max).then_some(found)
     }
 
+    /// Returns true while events are applied one batch after the other.
+    pub(crate) fn is_on(&self) -> bool {
+        self.left > 0 || self.pace.left > 0
+    }
+
     /// Returns the largest number of events to be applied together.
     pub(crate) fn limit(&self, most: usize) -> usize {
-        self.limit.min(most).max(1)
+        self.limit.min(self.pace.limit).min(most).max(1)
     }
 
     /// Cuts a batch so that an event that stands alone does so; returns the rest.
@@ -141,9 +193,17 @@ impl PoisonSearch {
         })
     }
 
-    /// Returns true if parked events have to be applied again one by one, for a process has died of one.
-    pub(crate) fn replays_one_by_one(&self) -> bool {
-        self.died_in.is_some_and(|attempt| attempt.is_replay)
+    /// Returns the largest number of parked events to be applied again together: one, if a process has died of one.
+    pub(crate) fn replay_limit(&self, most: usize) -> usize {
+        match self.died_in {
+            Some(attempt) if attempt.is_replay => 1,
+            _ => self.replay_limit.min(most).max(1),
+        }
+    }
+
+    /// As [`unwritten`](Self::unwritten), of parked events that are applied again.
+    pub(crate) fn unwritten_in_replay(&mut self, events: usize) {
+        self.replay_limit = self.replay_limit.min(events / 2);
     }
 
     /// Condemns a parked event that is applied again, if it has ended the process too often.
@@ -156,6 +216,7 @@ impl PoisonSearch {
     /// Notes that a replay was answered.
     pub(crate) fn replayed(&mut self) {
         self.died_in = self.died_in.filter(|attempt| !attempt.is_replay);
+        self.replay_limit = usize::MAX;
     }
 
     /// Notes a failure. Returns the event, the number of attempts and the error once an event is found to be poison.
@@ -184,35 +245,107 @@ impl PoisonSearch {
     }
 
     /// Notes that the target did not come to the end of a batch of this many events, as if it was away. If it was not,
-    /// but the batch takes longer than it may, smaller ones are written. No event is to blame.
+    /// but the batch takes longer than it may, smaller ones are written, and after some of them larger ones again: each
+    /// that fails has cost the longest time that there is. No event is to blame.
     pub(crate) fn unwritten(&mut self, events: usize) {
         if events > 1 {
-            self.left = self.left.max(events);
-            self.limit = self.limit.min(events / 2);
+            self.pace = Pace::of(self.pace.limit.min(events / 2));
         }
     }
 
     /// Notes that a batch of this many events has committed.
     pub(crate) fn passed(&mut self, events: usize) {
+        self.pace = self.pace.passed(events, self.batch_events_max);
         self.left = self.left.saturating_sub(events);
         if self.left == 0 {
-            self.over();
+            self.found();
         }
     }
 
-    /// Notes that nothing is left to be searched.
+    /// Notes that nothing is left to be applied: what comes now comes in small batches.
     pub(crate) fn over(&mut self) {
-        let died_in = self.died_in.filter(|attempt| attempt.is_replay);
-        self.forget();
-        self.died_in = died_in;
+        self.pace = Pace::FREE;
+        self.found();
+    }
+
+    /// Forgets what was searched, but nothing of replays.
+    fn found(&mut self) {
+        let before = std::mem::replace(self, self.anew());
+        self.pace = before.pace;
+        self.replay_limit = before.replay_limit;
+        self.died_in = before.died_in.filter(|attempt| attempt.is_replay);
     }
 
     /// Forgets everything, for the version begins again.
     pub(crate) fn forget(&mut self) {
-        *self = Self::with(self.attempts_max, self.deaths_max);
+        *self = self.anew();
+    }
+
+    fn anew(&self) -> Self {
+        Self::with(self.attempts_max, self.deaths_max, self.batch_events_max)
     }
 }
 
 fn died(deaths: u32) -> String {
     format!("the process ended {deaths} times while this event was applied")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search() -> PoisonSearch {
+        PoisonSearch::new(&Config::default())
+    }
+
+    /// What happened: the size that the target comes to the end of was forgotten after as many events as one batch that
+    /// had failed, so the whole time that a batch may take was paid again and again.
+    #[test]
+    fn larger_batches_are_tried_seldom() {
+        let mut search = search();
+        assert!(!search.is_on());
+        search.unwritten(10_000);
+        search.unwritten(5_000);
+        for limit in [2_500, 5_000] {
+            for _ in 0..BATCHES_OF_A_SIZE {
+                assert!(search.is_on());
+                assert_eq!(search.limit(10_000), limit);
+                search.passed(limit);
+            }
+        }
+        assert!(!search.is_on() && search.limit(10_000) == 10_000);
+    }
+
+    /// Goal: an event that cannot be applied is searched as long as it was, also at a size that is smaller for the time.
+    #[test]
+    fn a_search_ends_while_batches_are_small() {
+        let mut search = search();
+        search.unwritten(1_000);
+        let failed = Failed {
+            events: 500,
+            event: None,
+            error: String::new(),
+        };
+        assert!(search.failed(failed).is_none());
+        assert_eq!(search.limit(10_000), 250);
+        search.passed(250);
+        search.passed(250);
+        assert_eq!(search.limit(10_000), 500);
+        search.over();
+        assert!(!search.is_on());
+    }
+
+    /// Goal: what is known of a replay that takes too long lasts until it is answered, whatever else is applied.
+    #[test]
+    fn a_replay_is_halved_until_it_is_answered() {
+        let mut search = search();
+        search.unwritten_in_replay(500);
+        search.unwritten_in_replay(250);
+        search.over();
+        assert_eq!(search.replay_limit(500), 125);
+        search.unwritten_in_replay(1);
+        assert_eq!(search.replay_limit(500), 1);
+        search.replayed();
+        assert_eq!(search.replay_limit(500), 500);
+    }
 }

@@ -166,7 +166,7 @@ impl<'a, T: Target> Run<'a, T> {
             };
             let mut work = make();
             work.begin(parked, self.is_empty);
-            let stop = if search.left > 0 {
+            let stop = if search.is_on() {
                 Box::pin(self.sequentially(work, search)).await
             } else {
                 Box::pin(self.pipeline(work, search)).await

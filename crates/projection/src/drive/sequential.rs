@@ -10,7 +10,8 @@ use crate::target::Target;
 use crate::work::Work;
 
 impl<T: Target> Run<'_, T> {
-    /// Applies events in this way until none of those that failed is left, or something else is to be done.
+    /// Applies events in this way until none of those that failed is left and the target comes to the end of batches of
+    /// any size, or something else is to be done.
     pub(super) async fn sequentially<W: Work<T>>(
         &mut self,
         mut work: W,
@@ -25,7 +26,7 @@ impl<T: Target> Run<'_, T> {
             config.live_events_max,
         );
         let mut rest = None;
-        while search.left > 0 {
+        while search.is_on() {
             let mut batch = match rest.take() {
                 Some(batch) => batch,
                 None => {

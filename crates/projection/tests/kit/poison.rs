@@ -260,6 +260,34 @@ async fn nothing_is_applied_after_a_replay_that_was_lost() {
     process.shutdown().await;
 }
 
+/// What happened: a replay that took longer than the target lets it was tried again at the same size, for ever: the
+/// version did nothing else, and no order could be taken back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_that_takes_too_long_is_made_smaller() {
+    let world = World::new().await;
+    let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+    let fixed = Fixable::default();
+    let process = world.faulty(parking(), &faulty).view(fixed.clone());
+    let process = process.start().await.expect("started");
+    let numbers: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+    for n in &numbers {
+        world
+            .append("account-1", "added", &format!("bad {n}"))
+            .await;
+    }
+    world.applies_all(&process, "fixable").await;
+    fixed.fix();
+    faulty.set_events_max(3);
+    let order = Order::Replay { key: None };
+    let (control, fixable) = (world.control(), id("fixable", 1));
+    let answer = control.order(&fixable, &order, AT_ALL).await;
+    assert_eq!(answer.expect("an answer"), "10 events were applied");
+    assert!(world.parked(&fixable).await.is_empty());
+    let rows = world.database.lines("SELECT text FROM fixable").await;
+    assert_eq!(rows, [numbers.join(",")]);
+    process.shutdown().await;
+}
+
 /// A projection with SQL of its own: the event is found by smaller batches, each committed, and skipped or stopped at.
 /// A panic of the author ends one batch and nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
