@@ -311,4 +311,12 @@ impl AuditSource for SeveralAudit {
         }
         Ok(findings)
     }
+
+    async fn schema_findings(&mut self) -> Result<Vec<String>> {
+        let mut findings = Vec::new();
+        for source in &mut self.sources {
+            findings.extend(source.schema_findings().await?);
+        }
+        Ok(findings)
+    }
 }

@@ -149,4 +149,12 @@ pub trait AuditSource: Send {
     async fn engine_findings(&mut self) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
+
+    /// Says in what the tables are not as Gesta makes them, and ends each finding with the statements that mend it.
+    ///
+    /// # Errors
+    /// `Unavailable` if the database does not answer.
+    async fn schema_findings(&mut self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 }

@@ -58,10 +58,7 @@ pub(crate) struct Marks {
 /// # Errors
 /// `Schema` if it is the file of another program; `Corrupt` if the marks cannot be read.
 pub(crate) fn read_marks(conn: &Connection) -> Outcome<Option<Marks>> {
-    let mut statement = conn.prepare(include_str!("../sql/select_table_names.sql"))?;
-    let names: Vec<String> = statement
-        .query_map([], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
+    let names = names_of_tables(conn)?;
     if names.is_empty() {
         return Ok(None);
     }
@@ -103,36 +100,65 @@ pub(crate) fn read_marks(conn: &Connection) -> Outcome<Option<Marks>> {
     }))
 }
 
-/// Says which triggers are not those of a store that this program makes. Without them events can be changed, and what
-/// another trigger does is done by each append.
+/// A trigger: the table or view for which it is, as its statement names it, and that statement, in one line.
+struct Trigger {
+    table: String,
+    text: String,
+}
+
+/// Says which triggers of the tables of a store are not those that this program makes, and how that is mended. Without
+/// them events can be changed, and what another trigger does is done by each append. Triggers of other tables are left
+/// alone: nothing that a store does runs them.
 pub(crate) fn odd_triggers(conn: &Connection) -> Outcome<Vec<String>> {
     let model = Connection::open_in_memory()?;
-    migrate(&model)?;
+    for step in MIGRATIONS.pending(None)? {
+        model.execute_batch(step.sql)?;
+    }
     let (expected, found) = (triggers(&model)?, triggers(conn)?);
     let mut odd = Vec::new();
-    for (name, text) in &expected {
+    for (name, Trigger { text: create, .. }) in &expected {
         match found.get(name) {
-            Some(same) if same == text => {}
+            Some(same) if same.text == *create => {}
             Some(_) => odd.push(format!(
-                "trigger {name} is not as `gesta schema print` has it"
+                "trigger {name} is not as Gesta makes it; this mends it: DROP TRIGGER {name}; {create};"
             )),
             None => odd.push(format!(
-                "trigger {name} is missing, which keeps what is stored from being changed"
+                "trigger {name} is missing, which keeps what is stored from being changed; this mends it: {create};"
             )),
         }
     }
-    let foreign = found.keys().filter(|name| !expected.contains_key(*name));
-    odd.extend(foreign.map(|name| {
-        format!("trigger {name:?} is not one of a store: drop it if nobody knows what it does")
-    }));
+    let tables = names_of_tables(&model)?;
+    for (name, Trigger { table, .. }) in &found {
+        let is_ours = tables.iter().any(|ours| ours.eq_ignore_ascii_case(table));
+        if is_ours && !expected.contains_key(name) {
+            let quoted = name.replace('"', "\"\"");
+            odd.push(format!(
+                "trigger {name:?} of {table} is not one of a store; this mends it: DROP TRIGGER \"{quoted}\";"
+            ));
+        }
+    }
     Ok(odd)
 }
 
-/// Returns the text of each trigger.
-fn triggers(conn: &Connection) -> Outcome<BTreeMap<String, String>> {
+/// Returns the triggers by their names.
+fn triggers(conn: &Connection) -> Outcome<BTreeMap<String, Trigger>> {
     let mut statement = conn.prepare(include_str!("../sql/select_triggers.sql"))?;
-    let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let found = statement.query_map([], |row| {
+        let text: String = row.get(2)?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let trigger = Trigger {
+            table: row.get(1)?,
+            text: words.join(" "),
+        };
+        Ok((row.get(0)?, trigger))
+    })?;
     Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+fn names_of_tables(conn: &Connection) -> Outcome<Vec<String>> {
+    let mut statement = conn.prepare(include_str!("../sql/select_table_names.sql"))?;
+    let names = statement.query_map([], |row| row.get(0))?;
+    Ok(names.collect::<rusqlite::Result<_>>()?)
 }
 
 /// Refuses an empty file. A store in memory may be empty.

@@ -317,12 +317,16 @@ async fn triggers_that_are_not_those_of_a_store_are_found() {
         ),
         (
             "CREATE TRIGGER mine AFTER INSERT ON events BEGIN SELECT 1; END;",
-            "\"mine\" is not one of a store",
+            "\"mine\" of events is not one of a store",
         ),
         (
             "DROP TRIGGER tags_are_not_deleted; CREATE TRIGGER tags_are_not_deleted BEFORE DELETE ON tags WHEN 0 \
              BEGIN SELECT 1; END;",
             "tags_are_not_deleted is not as",
+        ),
+        (
+            "CREATE TRIGGER \"my \"\"own\"\"\" AFTER INSERT ON EVENTS BEGIN SELECT 1; END;",
+            "of EVENTS is not one of a store",
         ),
     ] {
         let home = tempfile::tempdir().expect("dir");
@@ -337,8 +341,20 @@ async fn triggers_that_are_not_those_of_a_store_are_found() {
         let backend = open(&path);
         let found = verify(&backend).await.findings;
         assert_eq!(found.len(), 1, "{found:?}");
-        assert_eq!(found[0].kind, FindingKind::Engine);
+        assert_eq!(found[0].kind, FindingKind::Schema);
         assert!(found[0].text.contains(named), "{found:?}");
+        backend.close().await;
+        let (_, cure) = found[0].text.split_once("mends it: ").expect("a cure");
+        let file = Connection::open(&path).expect("opens");
+        file.execute_batch(cure).expect(cure);
+        // What is not of a store is nothing for it to judge.
+        let others =
+            "CREATE TABLE mine(x); CREATE TRIGGER t AFTER INSERT ON mine BEGIN SELECT 1; END";
+        file.execute_batch(others).expect("made");
+        drop(file);
+        let backend = open(&path);
+        let found = verify(&backend).await.findings;
+        assert!(found.is_empty(), "{found:?}");
         backend.close().await;
     }
 }

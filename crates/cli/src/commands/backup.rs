@@ -227,8 +227,12 @@ pub(super) async fn restore(url: &str, args: &Restore, output: &mut Output) -> O
     let Some(incarnation) = restored.incarnation else {
         let verified = served::verified(&restored.report);
         maintenance::show(&verified, output)?;
-        say!("{} is damaged: nothing was restored", args.from.display());
-        return Err(maintenance::damaged(&verified, "restore an earlier backup"));
+        say!("nothing was restored from {}", args.from.display());
+        return Err(maintenance::damaged(
+            &verified,
+            "copy the backup, run the statements with which the findings end on the copy (`sqlite3 COPY`), and restore that",
+            "restore an earlier backup",
+        ));
     };
     let events: u64 = restored.report.logs.iter().map(|log| log.events).sum();
     let record = json!({"store": url, "events": events, "incarnation": incarnation.to_string()});

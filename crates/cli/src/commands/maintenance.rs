@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use gesta::verify::FindingKind;
 use gesta::{Options, RunMode};
 use gesta_client::HttpStore;
 use gesta_core::{Error, EventStore};
@@ -68,18 +69,33 @@ pub(super) async fn verify(global: &Global, output: &mut Output) -> Outcome {
         true => Ok(()),
         false => Err(damaged(
             &verified,
+            "stop the server and run the statements with which the findings end on its file (`sqlite3 PATH`)",
             "keep its files as they are, and restore a backup, or copy what can be read (`gesta all read --output json`)",
         )),
     }
 }
 
-/// Returns the failure of a command that found a damaged store, with what to do about it.
-pub(super) fn damaged(verified: &Verified, advice: &str) -> Failure {
+/// Returns the failure of a command that found a damaged store, with what to do about it: if only its tables are not as
+/// they should be, and if more is wrong.
+pub(super) fn damaged(verified: &Verified, mend_tables: &str, advice: &str) -> Failure {
     let count = verified.findings_total;
-    Failure::Message(
-        Code::Damaged,
-        format!("the store is damaged, findings: {count}; {advice}"),
-    )
+    let text = match is_whole(verified) {
+        true => format!(
+            "no event is damaged, but the tables of the store are not as Gesta makes them, findings: {count}; {mend_tables}"
+        ),
+        false => format!("the store is damaged, findings: {count}; {advice}"),
+    };
+    Failure::Message(Code::Damaged, text)
+}
+
+/// Tells whether nothing is wrong with what is stored, whatever is wrong with the tables themselves.
+fn is_whole(verified: &Verified) -> bool {
+    let schema = FindingKind::Schema.as_str();
+    let of_schema = verified
+        .findings
+        .iter()
+        .filter(|found| found.kind == schema);
+    of_schema.count() as u64 == verified.findings_total
 }
 
 /// Shows what a check found, and the summary.
@@ -101,6 +117,11 @@ pub(super) fn show(verified: &Verified, output: &mut Output) -> Outcome {
                 count(*events, "event")
             )
         }
+        false if is_whole(verified) => format!(
+            "no event is damaged, but the tables are not as Gesta makes them: {} read, {}",
+            count(*events, "event"),
+            count(*findings_total, "finding")
+        ),
         false => format!(
             "damaged: {} read, {}",
             count(*events, "event"),
@@ -343,4 +364,48 @@ async fn through_server(
         status = now;
     }
     Ok(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use gesta_wire::maintenance::Finding;
+
+    use super::*;
+
+    fn verified(kinds: &[FindingKind], findings_total: u64) -> Verified {
+        let findings = kinds.iter().map(|kind| Finding {
+            kind: kind.as_str().to_owned(),
+            log: 0,
+            position: None,
+            stream: None,
+            stream_row: None,
+            revision: None,
+            text: String::new(),
+        });
+        Verified {
+            healthy: false,
+            events: 10,
+            findings_total,
+            findings: findings.collect(),
+        }
+    }
+
+    /// What happened: a backup with a trigger of somebody else was said to be damaged, and an earlier one was to be
+    /// restored. Goal: the cure is that of what was found.
+    #[test]
+    fn a_store_whose_tables_alone_are_wrong_is_not_damaged() {
+        let schema = FindingKind::Schema;
+        for (found, is_whole) in [
+            (verified(&[schema, schema], 2), true),
+            (verified(&[schema, FindingKind::Checksum], 2), false),
+            (verified(&[schema], 2), false),
+        ] {
+            let Failure::Message(code, text) = damaged(&found, "mend it", "restore another") else {
+                panic!("a message");
+            };
+            assert_eq!(code, Code::Damaged);
+            assert_eq!(text.ends_with("mend it"), is_whole, "{text}");
+            assert_eq!(text.ends_with("restore another"), !is_whole, "{text}");
+        }
+    }
 }

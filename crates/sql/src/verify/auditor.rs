@@ -83,6 +83,8 @@ pub async fn audit(
     add_texts(&mut report, FindingKind::Virtual, virtual_streams)?;
     let engine = source.engine_findings().await;
     add_texts(&mut report, FindingKind::Engine, engine)?;
+    let schema = source.schema_findings().await;
+    add_texts(&mut report, FindingKind::Schema, schema)?;
     Ok(report)
 }
 
