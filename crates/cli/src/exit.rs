@@ -141,6 +141,23 @@ mod tests {
     use super::*;
     use gesta_core::{Error, ExpectedRevision, Revision, StreamId};
 
+    /// Goal: that an error is marked for administrators adds nothing to what is said: a user may mend a wrong path or a
+    /// wrong password.
+    #[test]
+    fn a_mark_adds_nothing_to_a_message() {
+        let full = || {
+            Error::new(ErrorKind::Unsupported(
+                "cannot open a.db: no such file".into(),
+            ))
+        };
+        let cause = io::Error::other("no such file");
+        let marked = full().caused_by(cause).until_administrator_acts();
+        let marked = marked.during("open");
+        assert!(marked.is_for_administrator());
+        let said = Failure::from(marked).to_string();
+        assert_eq!(said, full().during("open").to_string());
+    }
+
     #[test]
     fn each_kind_has_its_code() {
         let stream = StreamId::new("cart-1").expect("valid");

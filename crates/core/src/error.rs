@@ -191,14 +191,21 @@ impl Error {
     /// refused at once. For backends.
     #[must_use]
     pub fn needs_administrator(detail: impl Into<String>) -> Self {
-        Self::unavailable(detail).until_administrator_acts()
+        Self::unavailable(detail).caused_by(NeedsAdministrator {
+            says: "only an administrator can change that".to_owned(),
+            cause: None,
+        })
     }
 
-    /// Marks an error of another kind as one that lasts until an administrator acts. Its cause stays. For backends.
+    /// Marks an error of another kind as one that lasts until an administrator acts. Its cause stays, and whoever shows
+    /// the causes of errors shows nothing more than before. For backends.
     #[must_use]
     pub fn until_administrator_acts(mut self) -> Self {
-        let marked = NeedsAdministrator(self.source.take());
-        self.caused_by(marked)
+        let mark = NeedsAdministrator {
+            says: self.kind.to_string(),
+            cause: self.source.take(),
+        };
+        self.caused_by(mark)
     }
 
     /// Returns true if this error comes from [`Error::needs_administrator`], directly or through its causes, or was
@@ -282,9 +289,26 @@ impl Error {
 struct LogClosed(LogId);
 
 /// The cause of [`Error::needs_administrator`], by which [`Error::is_for_administrator`] recognises it.
-#[derive(Debug, thiserror::Error)]
-#[error("only an administrator can change that")]
-struct NeedsAdministrator(#[source] Option<Arc<dyn std::error::Error + Send + Sync>>);
+#[derive(Debug)]
+struct NeedsAdministrator {
+    says: String,
+    cause: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl fmt::Display for NeedsAdministrator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.says)
+    }
+}
+
+impl std::error::Error for NeedsAdministrator {
+    /// Returns the cause itself, so that its type can be found; a derived one would return its pointer.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause
+            .as_deref()
+            .map(|cause| cause as &(dyn std::error::Error + 'static))
+    }
+}
 
 /// The cause of [`Error::overtaken`], by which [`Error::is_overtaken`] recognises it.
 #[derive(Debug, thiserror::Error)]
@@ -318,9 +342,8 @@ mod tests {
         assert!(wrapped.during("append").is_for_administrator());
         assert!(!Error::unavailable("away").is_for_administrator());
         let full = Error::new(ErrorKind::Unsupported("closed".into()));
-        let marked = full
-            .caused_by(Error::log_closed(LogId(3)))
-            .until_administrator_acts();
+        let marked = full.caused_by(LogClosed(LogId(3)));
+        let marked = marked.until_administrator_acts();
         assert!(marked.is_for_administrator() && marked.is_log_closed());
     }
 
