@@ -27,10 +27,13 @@ use crate::sides::{are_two, source_of, target_config, target_for};
 use crate::source::{Closing, Copied, Look, Source};
 use crate::target::make;
 
+use refusals::never;
+
 /// A round that was so quick is as quick again when the source is closed, also if many events come in that time.
 const QUICK: Duration = Duration::from_millis(300);
 
 mod ending;
+mod refusals;
 
 /// What becomes of consumers whose checkpoints would not be right in the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -207,6 +210,17 @@ impl Move {
         Ok((part, logs))
     }
 
+    /// Waits as long as the next step is to wait before it begins, which is so after [`MoveStep::Waits`]. The next
+    /// step does so by itself: this is for whoever measures how long a step takes.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the next step begins at once.
+    pub async fn pause(&mut self) {
+        if let Some(pause) = self.pause.take() {
+            tokio::time::sleep(pause).await;
+        }
+    }
+
     /// Does the next step.
     ///
     /// # Errors
@@ -217,9 +231,7 @@ impl Move {
     /// # Cancel safety
     /// As with an error.
     pub async fn step(&mut self) -> Result<MoveStep> {
-        if let Some(pause) = self.pause.take() {
-            tokio::time::sleep(pause).await;
-        }
+        self.pause().await;
         if self.work.as_ref().is_some_and(|work| work.round.is_some()) {
             return self.copy_batch().await;
         }
@@ -254,17 +266,6 @@ impl Move {
     pub async fn close(mut self) {
         self.work = None;
         self.source.end().await;
-    }
-
-    fn check_virtual(&self, look: &Look) -> Result<()> {
-        if look.virtual_streams && self.settings.consumers == Consumers::GoOn {
-            return refuse(
-                "the source has virtual streams, which are made again in the target and can have other revisions there, so \
-                 that checkpoints would pass events over: say --new-incarnation, with which checkpoints are refused and \
-                 consumers begin again",
-            );
-        }
-        Ok(())
     }
 
     async fn begin(&mut self) -> Result<MoveStep> {
@@ -524,20 +525,6 @@ impl Move {
 enum Attempt {
     Close,
     Shut,
-}
-
-/// Makes the error for a source that cannot be moved as it was begun.
-fn never<T>(done: Closing) -> Result<T> {
-    refuse(match done {
-        Closing::Scavenged => {
-            "the source was scavenged since the move began, and the copy has what was removed: undo the move, begin with an \
-             empty target, and do not scavenge while the store moves"
-        }
-        _ => {
-            "the source does not have what was copied from it: it was restored, or has failed over and lost commits; undo the \
-             move, and begin with an empty target"
-        }
-    })
 }
 
 impl Work {

@@ -248,7 +248,7 @@ fn of_another() -> Result<Next> {
         "the target is that of the move of another store, or of this one before it was restored or lost commits. The source \
          is open, and nothing is changed. If the target is another store's, name the right one. If it is this store's, and \
          was opened, stop all that uses the source: what was appended there since is not in the target. If it was never \
-         opened, move to an empty target",
+         opened, nothing has to be undone: move to an empty target",
     )
 }
 

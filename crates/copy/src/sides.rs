@@ -63,7 +63,7 @@ pub(crate) async fn are_two(source: &str, target: &str) -> Result<()> {
     if is_sqlite(source) || is_sqlite(target) {
         return Ok(());
     }
-    let (source, target) = (identities(source).await?, identities(target).await?);
+    let (source, target) = futures::try_join!(identities(source), identities(target))?;
     match source.iter().any(|database| target.contains(database)) {
         true => Err(Error::invalid(
             "target",
@@ -81,7 +81,10 @@ pub(crate) async fn target_for(
     found: &Found,
 ) -> Result<TargetStand> {
     let target = stand_of(part, found)?;
+    // Whose target was given up makes no difference: nothing is done there any more.
+    let is_given_up = matches!(target, TargetStand::GivenUp(_));
     if let (SourceStand::Open, Found::Unfinished(state) | Found::Arrived(state)) = (stand, found)
+        && !is_given_up
         && source.look().await?.incarnation.0 != state.origin.incarnation
     {
         return Ok(TargetStand::OfAnother);

@@ -1,5 +1,6 @@
 //! `gesta move`: moves a store that is in use to another database.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gesta_copy::{
@@ -15,8 +16,10 @@ use crate::output::{Output, ProgressLine, count, say};
 
 /// How long is waited before a database that did not answer is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How often it is said what is waited for: always for a step that takes long, else where no line shows it.
+/// How often it is said who is waited for where no line shows it, and when it is said first that a step takes long.
 const WAITING_SAID_EVERY: Duration = Duration::from_secs(5);
+/// The longest time until that is said again of the same step.
+const SLOW_SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// What is told at the end.
 #[derive(Serialize)]
@@ -62,9 +65,13 @@ async fn undo(args: &MoveStore, output: &mut Output) -> Outcome {
     };
     let line = ProgressLine::begin(output, "opening the source");
     let mut waiting = Waiting::new();
-    let observe = |blockers: &[Blocker]| waiting.tell(&line, blockers);
+    let silence = Silence::default();
+    let observe = |blockers: &[Blocker]| {
+        silence.end();
+        waiting.tell(&line, blockers);
+    };
     let undone = gesta_copy::undo(&args.source, &args.target, known, observe);
-    let undone = said_to_be_slow(undone).await;
+    let undone = said_to_be_slow(undone, &silence).await;
     drop(line);
     let undone = undone?;
     output.record(&UndoReport { undone }, |told| match told.undone {
@@ -89,7 +96,11 @@ async fn move_on(args: &MoveStore, line: &ProgressLine) -> Outcome<TimedReport> 
     };
     let begun = Instant::now();
     let mut telling = Telling::new(line);
-    let mut moving = said_to_be_slow(Move::open(&args.source, &args.target, settings)).await?;
+    let open = async || {
+        let opened = Move::open(&args.source, &args.target, settings);
+        said_to_be_slow(opened, &Silence::default()).await
+    };
+    let mut moving = open().await?;
     loop {
         let failed = match steps(&mut moving, &mut telling).await {
             Ok(report) => {
@@ -109,7 +120,7 @@ async fn move_on(args: &MoveStore, line: &ProgressLine) -> Outcome<TimedReport> 
         say!("{failed}; tries again");
         moving = loop {
             tokio::time::sleep(AGAIN_AFTER).await;
-            match said_to_be_slow(Move::open(&args.source, &args.target, settings)).await {
+            match open().await {
                 Ok(moving) => break moving,
                 Err(error) if error.is_retryable() => say!("{error}; tries again"),
                 Err(error) => return Err(error.into()),
@@ -120,28 +131,65 @@ async fn move_on(args: &MoveStore, line: &ProgressLine) -> Outcome<TimedReport> 
 
 async fn steps(moving: &mut Move, telling: &mut Telling<'_>) -> gesta_core::Result<MoveReport> {
     loop {
-        match said_to_be_slow(moving.step()).await? {
+        // This is no step: it has been said who is waited for.
+        moving.pause().await;
+        match said_to_be_slow(moving.step(), &Silence::default()).await? {
             MoveStep::Moved(report) => return Ok(report),
             step => telling.tell(&step),
         }
     }
 }
 
-/// Waits for a step, and says again and again that it takes long: nothing else tells of a commit that waits for a
-/// standby which is away.
-async fn said_to_be_slow<T>(step: impl Future<Output = T>) -> T {
-    tokio::pin!(step);
-    let begun = Instant::now();
-    loop {
-        match tokio::time::timeout(WAITING_SAID_EVERY, &mut step).await {
-            Ok(done) => return done,
-            Err(_) => say!(
-                "has been at the same step for {} s: it is a large one, or waits for a lock, or its commit for a \
-                 synchronous standby that does not answer; pg_stat_activity of both databases shows which",
-                begun.elapsed().as_secs()
-            ),
-        }
+/// For how long a step has told nothing.
+struct Silence(AtomicU64, Instant);
+
+impl Default for Silence {
+    fn default() -> Self {
+        Self(AtomicU64::new(0), Instant::now())
     }
+}
+
+impl Silence {
+    /// Notes that the step tells something now.
+    fn end(&self) {
+        let millis = u64::try_from(self.1.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.store(millis, Ordering::Relaxed);
+    }
+
+    /// Returns for how long the step has told nothing.
+    fn so_far(&self) -> Duration {
+        let told = Duration::from_millis(self.0.load(Ordering::Relaxed));
+        self.1.elapsed().saturating_sub(told)
+    }
+}
+
+/// Waits for a step, and says again and again, ever more rarely, that it takes long: nothing else tells of a commit that
+/// waits for a standby which is away.
+async fn said_to_be_slow<T>(step: impl Future<Output = T>, silence: &Silence) -> T {
+    tokio::pin!(step);
+    let mut due = WAITING_SAID_EVERY;
+    loop {
+        let left = due.saturating_sub(silence.so_far());
+        if let Ok(done) = tokio::time::timeout(left, &mut step).await {
+            return done;
+        }
+        let silent = silence.so_far();
+        if silent < due {
+            due = WAITING_SAID_EVERY;
+            continue;
+        }
+        say!(
+            "has been at the same step for {} s: it is a large one, or waits for a lock, or its commit for a synchronous \
+             standby that does not answer; pg_stat_activity of both databases shows which",
+            silent.as_secs()
+        );
+        due = said_again(silent);
+    }
+}
+
+/// Returns when it is said again of a step that has lasted so long.
+fn said_again(silent: Duration) -> Duration {
+    silent + silent.min(SLOW_SAID_EVERY)
 }
 
 /// Says how far a move is.
@@ -255,4 +303,25 @@ fn pretty(told: &TimedReport) -> String {
     }
     lines.extend(report.changes.iter().cloned());
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: a step of hours is not told of every few seconds, and one that tells who holds it up not at all.
+    #[test]
+    fn a_slow_step_is_told_of_ever_more_rarely() {
+        let mut due = WAITING_SAID_EVERY;
+        let mut seconds = Vec::new();
+        for _ in 0..6 {
+            seconds.push(due.as_secs());
+            due = said_again(due);
+        }
+        assert_eq!(seconds, [5, 10, 20, 40, 80, 140]);
+        let silence = Silence(AtomicU64::new(0), Instant::now() - Duration::from_secs(9));
+        assert!(silence.so_far() >= Duration::from_secs(9));
+        silence.end();
+        assert!(silence.so_far() < Duration::from_secs(5));
+    }
 }

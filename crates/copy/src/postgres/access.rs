@@ -12,6 +12,8 @@ use super::failed;
 
 /// The longest wait for a host to let us in.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
+/// The same for the question whose answer is good to have, but not needed.
+const IDENTITY_MAX: Duration = Duration::from_secs(3);
 /// How long sessions of others are waited for, which may be ending.
 const OTHERS_MAX: Duration = Duration::from_secs(5);
 /// How long is waited before they are looked for again.
@@ -19,11 +21,16 @@ const OTHERS_PAUSE: Duration = Duration::from_millis(20);
 
 /// Connects to the primary. Returns `None` if all hosts say that there is no such database.
 pub(super) async fn connect(config: &Config) -> Result<Option<(Client, Arc<Notices>)>> {
+    connect_within(config, CONNECT_MAX).await
+}
+
+/// Connects as [`connect`] does, with another longest wait for each host.
+async fn connect_within(config: &Config, max: Duration) -> Result<Option<(Client, Arc<Notices>)>> {
     let (hosts, tls) = connections(config)?;
     let no_host = || Error::invalid("target", "must name a host");
     let mut failure = hosts.is_empty().then(no_host);
     for host in hosts {
-        match tokio::time::timeout(CONNECT_MAX, host.connect(tls.clone())).await {
+        match tokio::time::timeout(max, host.connect(tls.clone())).await {
             Ok(Ok((client, connection))) => {
                 let notices = Notices::of(connection);
                 let asked = client.query_one("SELECT pg_is_in_recovery()", &[]);
@@ -47,9 +54,9 @@ pub(super) async fn connect(config: &Config) -> Result<Option<(Client, Arc<Notic
 }
 
 /// Returns what tells the store from every other one, by whatever name its host was reached; `None` if there is no such
-/// database. The moment at which a server was started, to the microsecond, is that of no other server.
+/// database. A host that does not answer soon is passed over. The moment at which a server was started, to the microsecond, is that of no other server.
 pub(crate) async fn identity(config: &Config) -> Result<Option<String>> {
-    let Some((client, _)) = connect(config).await? else {
+    let Some((client, _)) = connect_within(config, IDENTITY_MAX).await? else {
         return Ok(None);
     };
     let sql = "SELECT d.oid::text || ' ' || extract(epoch FROM pg_postmaster_start_time())::text \

@@ -1,6 +1,6 @@
 //! Databases that are set back to a moment before, or copied, while a store moves between them and after that.
 
-use gesta_copy::{MoveStep, Target};
+use gesta_copy::{MoveStep, Target, Undone};
 use gesta_pgtest::fresh_schema;
 
 use crate::support::{
@@ -109,6 +109,26 @@ async fn a_target_that_lost_its_opening_before_it_was_opened_is_given_up_by_hand
     let error = move_store(&source, &target).await.expect_err("set back");
     assert!(error.to_string().contains("was set back"), "{error}");
     undo_move(&source, &target, Target::Gone).await.unwrap();
+    assert!(accepts(&source).await && !accepts(&target).await);
+}
+
+/// What happened: a target that was given up was called that of another store once the source had another incarnation,
+/// and an undo that was repeated was refused. Goal: nothing is to do there, and a move says that it was undone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_was_given_up_stays_so_for_a_source_in_another_life() {
+    let (Some(source), Some(target)) = (postgres(), postgres()) else {
+        return;
+    };
+    fill(&source, 20).await;
+    move_until(&source, &target, |step| *step == MoveStep::Begun).await;
+    let there = Target::There;
+    let undone = undo_move(&source, &target, there).await.unwrap();
+    assert_eq!(undone, Undone::Undone);
+    gesta::schema::new_incarnation(&source).await.unwrap();
+    let undone = undo_move(&source, &target, there).await.unwrap();
+    assert_eq!(undone, Undone::Nothing);
+    let error = move_store(&source, &target).await.expect_err("given up");
+    assert!(error.to_string().contains("was undone"), "{error}");
     assert!(accepts(&source).await && !accepts(&target).await);
 }
 
