@@ -4,18 +4,14 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use gesta_core::{
-    Append, ExpectedRevision, OwnerStore, Result, SetStreamMetadata, StreamId, StreamMetadata,
-};
+use gesta_core::system_streams::keep_last;
+use gesta_core::{Append, ErrorKind, ExpectedRevision, OwnerStore, Result, StreamId};
 use tokio::sync::mpsc;
 
 use crate::decider::Decider;
 use crate::kind::EntityKind;
 use crate::snapshot::{Ready, Snapshots, snapshot_stream};
 use crate::stats::Counters;
-
-/// The key in the metadata of a stream that says how many of its last events the stream keeps.
-const MAX_COUNT: &str = "$maxCount";
 
 /// Writes snapshots, one after the other, until nobody can send any more.
 pub(crate) async fn write_all<D: Decider>(
@@ -59,18 +55,12 @@ async fn write<D>(snapshots: &Snapshots<D>, store: &dyn OwnerStore, due: Ready<D
 /// snapshot, so that neither a crash nor a deletion of the stream leaves a stream that grows for ever.
 async fn keep_one(store: &dyn OwnerStore, stream: &StreamId) -> Result<()> {
     let found = store.stream_metadata(stream.clone()).await?;
-    if found.metadata.max_count.is_some() {
+    let Some(request) = keep_last(stream, &found, 1)? else {
         return Ok(());
-    }
-    let unreadable = |error: serde_json::Error| gesta_core::Error::corrupt(error.to_string());
-    let mut document: serde_json::Map<String, serde_json::Value> =
-        serde_json::from_slice(found.metadata.json()).map_err(unreadable)?;
-    document.insert(MAX_COUNT.to_owned(), 1.into());
-    let document = serde_json::to_vec(&document).map_err(unreadable)?;
-    let request = SetStreamMetadata {
-        stream: stream.clone(),
-        expected: ExpectedRevision::Any,
-        metadata: StreamMetadata::parse(document)?,
     };
-    store.set_stream_metadata(request).await.map(drop)
+    match store.set_stream_metadata(request).await {
+        // Somebody else has changed them meanwhile. The next snapshot looks again.
+        Err(error) if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => Ok(()),
+        set => set.map(drop),
+    }
 }

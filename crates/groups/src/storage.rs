@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use gesta_core::system_streams::keep_last;
 use gesta_core::{
     AllFrom, Append, BackOff, Checkpoint, Condition, DeleteKind, DeleteStream, Error, ErrorKind,
     EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
     Incarnation, Lifecycle, LogId, Position, ReadAll, ReadStream, RecordedEvent, Result, Revision,
-    SetStreamMetadata, SharedEvent, StreamAppend, StreamFrom, StreamId, StreamMetadata, Subscribe,
-    SubscribeFrom, SubscribeTo, Timestamp, Told, warn_once,
+    SharedEvent, StreamAppend, StreamFrom, StreamId, StreamMetadata, Subscribe, SubscribeFrom,
+    SubscribeTo, Timestamp, Told, warn_once,
 };
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -28,8 +29,8 @@ use crate::record::{self, Configuration, Course, ParkedLink, Progressed};
 
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Metadata of the checkpoint stream. It keeps the last checkpoint, and the one before for people who look.
-const CHECKPOINTS_KEPT: &str = r#"{"$maxCount":2}"#;
+/// Checkpoints that their stream keeps: the last one, and the one before for people who look.
+const CHECKPOINTS_KEPT: u32 = 2;
 /// The type of an event that sets the metadata of a stream.
 const METADATA: &str = "$metadata";
 /// Most parked events that are looked up at once for a replay.
@@ -205,24 +206,23 @@ impl Storage {
         }
     }
 
-    /// Makes the checkpoint stream keep the last checkpoints only, unless it has a bound.
+    /// Makes the checkpoint stream keep the last checkpoints only, unless it has a bound. If somebody else changes its
+    /// metadata meanwhile, it is tried again when the group begins the next time.
     pub(crate) async fn bound_checkpoints(&self) -> Result<()> {
         let stream = self.group.checkpoint_stream();
         let found = self
             .retried(|| self.store.stream_metadata(stream.clone()))
             .await?;
-        if found.metadata.max_count.is_some() {
+        let Some(request) = keep_last(&stream, &found, CHECKPOINTS_KEPT)? else {
             return Ok(());
-        }
-        let request = SetStreamMetadata {
-            stream,
-            expected: ExpectedRevision::Any,
-            metadata: StreamMetadata::parse(CHECKPOINTS_KEPT)?,
         };
         let set = self
             .retried(|| self.store.set_stream_metadata(request.clone()))
             .await;
-        set.map(|_| ())
+        match set {
+            Err(error) if is_conflict(&error) => Ok(()),
+            set => set.map(drop),
+        }
     }
 
     /// Deletes the configuration, which is the end of the group. Returns false if the configuration has changed since

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use gesta_core::SetStreamMetadata;
 use gesta_testkit::faulty::{FaultyStore, World};
 use gesta_testkit::support::events;
 use gesta_testkit::{Around, Outer};
@@ -51,6 +52,32 @@ async fn a_truncation_of_another_history_is_refused() {
         .await
         .unwrap();
     assert_eq!(begins().await, Some(5));
+}
+
+/// What happened: when a group began, what an operator had said of the stream of its checkpoints was replaced, above all
+/// who might read it.
+#[tokio::test(start_paused = true)]
+async fn what_is_said_of_the_checkpoints_stays_when_they_are_bounded() {
+    let world = World::new(1);
+    let process = world.store();
+    let source = Source::Stream(StreamId::new("cart-1").unwrap());
+    let group = GroupId::new(source, "mail").unwrap();
+    let storage = Storage::of_call(process.share(), group.clone());
+    let stream = group.checkpoint_stream();
+    let said = StreamMetadata::parse(r#"{"$acl":{"$r":[]}}"#).unwrap();
+    let set = SetStreamMetadata::new(stream.clone(), said);
+    process.set_stream_metadata(set).await.unwrap();
+    for _ in 0..2 {
+        storage.bound_checkpoints().await.unwrap();
+        let known = process.stream_metadata(stream.clone()).await.unwrap();
+        assert_eq!(
+            (known.metadata.json().as_ref(), known.revision),
+            (
+                &br#"{"$acl":{"$r":[]},"$maxCount":2}"#[..],
+                Some(Revision(1))
+            )
+        );
+    }
 }
 
 /// A store that begins another history before the first append to it: its newest event is lost, and another one is

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_core::system_streams::keep_last;
 use gesta_core::{
     Append, BackOff, Checkpoint, ErrorKind, EventData, EventStore, EventType, ExpectedRevision,
-    ReadStream, RecordedEvent, Revision, SetStreamMetadata, StreamId, StreamMetadata,
+    ReadStream, RecordedEvent, Revision, StreamId,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -225,20 +225,9 @@ impl EffectStates {
 
     async fn try_to_keep_few(&self) -> Result<(), Error> {
         let known = self.store.stream_metadata(self.stream.clone()).await?;
-        if known.metadata.max_count.is_some() {
-            return Ok(());
+        if let Some(request) = keep_last(&self.stream, &known, KEPT)? {
+            self.store.set_stream_metadata(request).await?;
         }
-        let mut document: Map<String, Value> = serde_json::from_slice(known.metadata.json())
-            .map_err(|error| gesta_core::Error::corrupt(error.to_string()))?;
-        document.insert("$maxCount".to_owned(), KEPT.into());
-        let request = SetStreamMetadata {
-            stream: self.stream.clone(),
-            expected: known
-                .revision
-                .map_or(ExpectedRevision::NoStream, ExpectedRevision::Exact),
-            metadata: StreamMetadata::parse(Value::Object(document).to_string())?,
-        };
-        self.store.set_stream_metadata(request).await?;
         Ok(())
     }
 
