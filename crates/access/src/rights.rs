@@ -1,9 +1,11 @@
 //! Decides whether the accounts and the rights of a stream allow what a caller wants to do.
 //!
-//! Pure. The rules, in order: account streams are for administrators with the scope `admin`; a token may do what its
-//! scopes and prefixes allow and never more than its user; administrators may do the rest; everybody else may do what
-//! the rights of the stream allow, and the defaults decide what these do not say, within what they do say. A stream
-//! that holds something of another one (`names::made_of`) needs the same right of that one too.
+//! Pure. The rules, in order: account streams, and streams that hold something of one, are for administrators with the
+//! scope `admin` and no prefixes; a token may do what its scopes and prefixes allow and never more than its user;
+//! administrators may do the rest; everybody else may do what the rights of the stream allow, and the defaults decide
+//! what these do not say, within what they do say. A stream that holds something of another one (`names::made_of`)
+//! needs the same right of that one too. The prefixes of a token are compared with its own name alone: whoever makes a
+//! token for `$snapshot-` means the snapshots of whatever its user may read.
 
 use std::sync::Arc;
 
@@ -117,9 +119,7 @@ impl<'a> Operation<'a> {
 
     /// Returns the scope that a token needs for the operation.
     fn scope(self) -> Scope {
-        let account = self
-            .subject()
-            .is_some_and(|subject| subject.kind == Kind::Account);
+        let account = self.subject().is_some_and(Subject::is_of_account);
         match self {
             _ if account => Scope::Admin,
             Operation::Manage | Operation::ManageGroups | Operation::Operate => Scope::Admin,
@@ -157,6 +157,13 @@ impl<'a> Subject<'a> {
             },
             _ => Self { name, kind, right },
         }
+    }
+
+    /// Tells whether the stream holds an account, or something of a stream that does.
+    fn is_of_account(self) -> bool {
+        let is_account = |name| names::kind(name) == Kind::Account;
+        self.kind == Kind::Account
+            || matches!(self.made_of(), MadeOf::Stream(source) if is_account(source))
     }
 
     /// Returns of what the stream is made. Streams of users are made of nothing but themselves.
@@ -241,9 +248,16 @@ impl StreamRights {
             return Self::closed();
         };
         let is_deleted = state.tombstoned || state.deleted_before > Revision(0);
+        // What was said after the delete, the first of these, is not of the events that were deleted.
+        let is_since = |event: &&gesta_core::RecordedEvent| {
+            let then = Lifecycle::from_event(&event.data, &event.metadata);
+            then.is_ok_and(|then| {
+                (then.deleted_before, then.tombstoned) == (state.deleted_before, state.tombstoned)
+            })
+        };
+        let since = older.iter().take_while(is_since).count();
         let restricted = |event| !matches!(said(event), Ok(None));
-        let was_restricted =
-            is_deleted && (!all || restricted(newest) || older.iter().any(restricted));
+        let was_restricted = is_deleted && (!all || events[since..].iter().any(restricted));
         if state.tombstoned {
             return Self {
                 acl,
@@ -281,7 +295,7 @@ pub(crate) fn why_a_token_may_not(standing: Standing<'_>, operation: Operation<'
         return format!("the token does not have the scope {name}");
     }
     let is_covered = match operation.subject() {
-        Some(subject) if subject.kind != Kind::Account => standing.covers(subject.name),
+        Some(subject) if !subject.is_of_account() => standing.covers(subject.name),
         _ => standing.prefixes.is_empty(),
     };
     match standing.prefixes {
@@ -329,6 +343,9 @@ pub(crate) fn decide<'a>(
         let changes = matches!(subject.right, Right::Delete | Right::WriteMetadata);
         return yes(standing.is_admin() && standing.prefixes.is_empty() && !changes);
     }
+    if subject.is_of_account() {
+        return yes(standing.is_admin() && standing.prefixes.is_empty());
+    }
     if !standing.covers(subject.name) {
         return RightsVerdict::No;
     }
@@ -345,9 +362,6 @@ pub(crate) fn decide<'a>(
         MadeOf::Itself | MadeOf::Many => RightsVerdict::Yes,
         MadeOf::Stream(source) => {
             let source = Subject::of(source, subject.right);
-            if source.kind == Kind::Account {
-                return RightsVerdict::No;
-            }
             let Some(rights) = rights_of(source.name) else {
                 return RightsVerdict::AsksRights(source.name);
             };

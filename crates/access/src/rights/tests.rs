@@ -272,6 +272,13 @@ fn streams_that_are_made_of_others_need_the_rights_of_those() {
     let account = "$persistentsubscription-$user-u::g-parked";
     assert_eq!(letters(&user(&[]), account, &[(account, own)]), "");
     assert_eq!(letters(&user(&["$admins"]), account, &[]), "rcadmw");
+    // As of the account itself, of which it holds something.
+    for limited in [
+        user(&["$admins"]).scopes(&[Scope::Read, Scope::Consume]),
+        user(&["$admins"]).prefix("$persistentsubscription-"),
+    ] {
+        assert_eq!(letters(&limited, account, &[]), "", "{account}");
+    }
     for name in [
         "$persistentsubscription-$all::g-parked",
         "$persistentsubscription-$ce-pay::g-parked",
@@ -322,6 +329,41 @@ fn what_is_left_of_a_deleted_stream_keeps_what_restricted_it() {
         if groups.is_empty() {
             assert_eq!(unread, RightsVerdict::AsksRights("pay-1"));
         }
+    }
+    // What was said of the stream after it had begun again was never said of the events that were deleted.
+    let said = |json: &'static str, deleted_before| Lifecycle {
+        metadata: StreamMetadata::parse(json).expect("valid"),
+        deleted_before: Revision(deleted_before),
+        tombstoned: false,
+    };
+    let team = r#"{"$acl":{"$r":"team"}}"#;
+    for (before, after, may) in [
+        ("{}", team, true),
+        (team, "{}", false),
+        (team, team, false),
+        ("{}", "{}", true),
+    ] {
+        let events = [
+            metadata_event(3, &said(after, 3), LifecycleChange::Metadata),
+            metadata_event(2, &said("{}", 3), LifecycleChange::Metadata),
+            metadata_event(1, &said("{}", 3), LifecycleChange::Deleted),
+            metadata_event(0, &said(before, 0), LifecycleChange::Metadata),
+        ];
+        let groups = ["team".into()];
+        let standing = Standing {
+            user: "u",
+            groups: &groups,
+            scopes: Scopes::ALL,
+            prefixes: &[],
+        };
+        let again = Arc::new(StreamRights::of(&events, true));
+        let verdict = decide(standing, Operation::Read(&name), &defaults, |name| {
+            Some(match name {
+                "pay-1" => Arc::clone(&again),
+                _ => Arc::default(),
+            })
+        });
+        assert_eq!(verdict, RightsVerdict::from(may), "{before} {after}");
     }
 }
 
