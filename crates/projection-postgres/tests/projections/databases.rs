@@ -34,6 +34,12 @@ pub(crate) async fn connect(url: &str, schema: &str) -> Client {
     client
 }
 
+/// The tables that are kept or put back: those that each batch locks first, and no leases, which are those of the
+/// processes that live.
+const KEPT_TABLES: &str = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() \
+    AND tablename NOT LIKE 'kept_%' AND tablename <> 'gesta_projections_nodes' \
+    ORDER BY tablename <> 'gesta_projections', tablename";
+
 /// A schema of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Database {
@@ -128,39 +134,41 @@ impl Database {
         }
     }
 
-    /// Returns the tables that are kept or put back: those that each batch locks first, and no leases, which are those
-    /// of the processes that live.
-    async fn tables(&self) -> Vec<String> {
-        let sql = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() \
-                   AND tablename NOT LIKE 'kept_%' AND tablename <> 'gesta_projections_nodes' \
-                   ORDER BY tablename <> 'gesta_projections', tablename";
-        self.lines(sql).await
-    }
-
     /// Keeps what the tables hold, in the place of what was kept before.
     pub(crate) async fn back_up(&self) {
-        let keep = self.tables().await.into_iter().map(|table| {
-            format!("DROP TABLE IF EXISTS kept_{table}; CREATE TABLE kept_{table} AS SELECT * FROM {table}; ")
-        });
-        let keep: String = keep.collect();
-        let sql = format!("BEGIN ISOLATION LEVEL REPEATABLE READ; {keep} COMMIT");
-        self.execute(&sql).await;
+        let mut client = self.connect().await;
+        // Tables that are made meanwhile are none of the snapshot, nor is what is noted of them.
+        let snapshot = client
+            .build_transaction()
+            .isolation_level(IsolationLevel::RepeatableRead);
+        let snapshot = snapshot.start().await.expect("begun");
+        for table in lines(snapshot.simple_query(KEPT_TABLES).await) {
+            let keep = format!(
+                "DROP TABLE IF EXISTS kept_{table}; CREATE TABLE kept_{table} AS SELECT * FROM {table}"
+            );
+            snapshot.batch_execute(&keep).await.expect("kept");
+        }
+        snapshot.commit().await.expect("committed");
     }
 
     /// Puts back what was kept, under processes that use it.
     pub(crate) async fn put_back(&self) {
-        let mut sql = String::from("BEGIN; ");
-        for table in self.tables().await {
-            sql.push_str(&format!("DELETE FROM {table}; "));
+        let mut client = self.connect().await;
+        let transaction = client.transaction().await.expect("begun");
+        // From here on no batch begins, nor is a table made.
+        let delete = "DELETE FROM gesta_projections";
+        transaction.batch_execute(delete).await.expect("deleted");
+        for table in lines(transaction.simple_query(KEPT_TABLES).await) {
+            let delete = format!("DELETE FROM {table}");
+            transaction.batch_execute(&delete).await.expect("deleted");
             let kept = format!("kept_{table}");
             if self.has(&kept).await {
-                sql.push_str(&format!(
-                    "INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {kept}; "
-                ));
+                let insert =
+                    format!("INSERT INTO {table} OVERRIDING SYSTEM VALUE SELECT * FROM {kept}");
+                transaction.batch_execute(&insert).await.expect("put back");
             }
         }
-        sql.push_str("COMMIT");
-        self.execute(&sql).await;
+        transaction.commit().await.expect("committed");
     }
 }
 
