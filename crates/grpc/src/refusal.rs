@@ -73,6 +73,8 @@ pub struct Refusal {
     pub(crate) unable: Unable,
     /// Why the call failed, for the log, if that is more than the caller is told.
     pub(crate) why: Option<String>,
+    /// Whether the message says what only those may know who look after the server.
+    pub(crate) is_for_operators: bool,
 }
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -100,6 +102,7 @@ impl Refusal {
             details: Vec::new(),
             unable: Unable::NotReady,
             why: None,
+            is_for_operators: false,
         }
     }
 
@@ -112,7 +115,7 @@ impl Refusal {
     /// Leaves out of a refusal by the store what only those may know who look after the server, and says this instead.
     #[must_use]
     pub fn for_others(mut self, instead: &str) -> Self {
-        if self.is_store_away() || self.code == Code::DataLoss {
+        if self.is_for_operators {
             let why = std::mem::replace(&mut self.message, instead.to_owned());
             self.why.get_or_insert(why);
         }
@@ -408,10 +411,13 @@ impl From<&Error> for Refusal {
             kind @ (ErrorKind::Unavailable(_) | ErrorKind::OutcomeUnknown(_)) => Self {
                 unable: Unable::StoreAway,
                 why: cause(),
+                is_for_operators: true,
                 ..Self::new(code(kind), kind.to_string())
             },
             kind => Self {
                 why: cause(),
+                is_for_operators: matches!(kind, ErrorKind::Corrupt(_) | ErrorKind::Schema(_))
+                    || error.is_for_administrator(),
                 ..Self::new(code(kind), kind.to_string())
             },
         }

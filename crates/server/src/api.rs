@@ -217,6 +217,14 @@ impl Admitted {
         }
     }
 
+    /// Returns an error of a group as the caller may be told it: groups use the store itself.
+    pub(crate) fn told_of_group(&self, error: gesta_groups::Error) -> gesta_groups::Error {
+        match error {
+            gesta_groups::Error::Store(error) => gesta_groups::Error::Store(self.told(error)),
+            error => error,
+        }
+    }
+
     /// Counts the bytes of a payload that was delivered to the caller's user.
     pub(crate) fn had(&self, bytes: usize) {
         if let Some(guarded) = &self.guarded {

@@ -5,7 +5,7 @@
 //! be allowed to read these. A caller who may not read them leaves the group, and the event goes to a consumer who may.
 //! Nothing is passed over because of the rights of one consumer.
 //! Invariants: a link that leads nowhere, for any caller, is finished; the bytes of what was delivered are counted for
-//! the caller's user.
+//! the caller's user; why the store fails is told to those alone who look after the server.
 //! Not here: which event goes to whom (`gesta_groups`), how deliveries are written (`sse`, `grpc`).
 
 use std::sync::Arc;
@@ -103,6 +103,11 @@ impl Deliveries {
         })
     }
 
+    /// Returns the error with which deliveries end as the caller may be told it.
+    pub(crate) fn ended(&self, error: gesta_groups::Error) -> gesta_groups::Error {
+        self.admitted.told_of_group(error)
+    }
+
     /// Acknowledges the delivery of a link that leads nowhere.
     pub(crate) async fn pass_over(
         &self,
@@ -112,7 +117,7 @@ impl Deliveries {
     ) -> gesta_groups::Result<()> {
         let done = vec![Which::Delivery(number)];
         let acked = self.state.groups.ack(group, consumer.id(), done).await;
-        acked.map(drop)
+        acked.map(drop).map_err(|error| self.ended(error))
     }
 }
 
@@ -153,7 +158,9 @@ impl Consuming {
                 biased;
                 error = &mut self.forbidden => return Err(Problem::from(error)),
                 () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => continue,
-                delivery = self.consumer.next(), if wait.is_none() => delivery?,
+                delivery = self.consumer.next(), if wait.is_none() => {
+                    delivery.map_err(|error| self.deliveries.ended(error))?
+                }
             };
             if let Some(shown) = self.deliveries.shown(&delivery).await? {
                 return Ok(shown);

@@ -22,6 +22,8 @@ pub(crate) struct Problem {
     allow: Option<&'static str>,
     /// True if the store is away, which makes many requests fail.
     store_is_away: bool,
+    /// Whether it says what only those may know who look after the server: what a database says, and what is damaged.
+    is_for_operators: bool,
     /// Why it is so, for the log, if the caller is not told.
     why: Option<String>,
 }
@@ -42,6 +44,7 @@ impl From<Document> for Problem {
             document,
             allow: None,
             store_is_away: false,
+            is_for_operators: false,
             why: None,
         }
     }
@@ -101,11 +104,9 @@ impl Problem {
         self.why.as_deref().unwrap_or(&self.document.detail)
     }
 
-    /// Leaves out what only those may know who look after the server: what a database says, and what is damaged.
+    /// Leaves out what only those may know who look after the server.
     pub(crate) fn for_others(mut self) -> Self {
-        if [UNAVAILABLE, OUTCOME_UNKNOWN, CORRUPT, SCHEMA].contains(&self.kind)
-            && (self.store_is_away || self.status() == StatusCode::INTERNAL_SERVER_ERROR)
-        {
+        if self.is_for_operators {
             let why = std::mem::replace(&mut self.document.detail, FOR_OPERATORS.to_owned());
             self.why.get_or_insert(why);
         }
@@ -172,6 +173,9 @@ impl From<&Error> for Problem {
         let mut problem = Self::from(Document::from(error.kind()));
         let cause = || std::error::Error::source(error).map(ToString::to_string);
         let kind = problem.kind.name;
+        problem.is_for_operators = [UNAVAILABLE, OUTCOME_UNKNOWN, CORRUPT, SCHEMA]
+            .contains(&problem.kind)
+            || error.is_for_administrator();
         if [UNAVAILABLE, OUTCOME_UNKNOWN].contains(&problem.kind) {
             problem.store_is_away = true;
             problem.why = cause();

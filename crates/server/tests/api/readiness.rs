@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use gesta_access::Accounts;
 use gesta_core::{
-    Durability, Error, ErrorKind, EventStore, ReadStream, Result, StoreInfo, StreamPage,
+    Append, Appended, Durability, Error, ErrorKind, EventStore, ReadStream, Result, StoreInfo,
+    StreamPage,
 };
 use gesta_memory::MemoryStore;
 use gesta_testkit::{Around, Outer};
 
 use crate::access::world::{World, access_config, add, basic};
-use crate::client::{Server, config};
+use crate::client::{Raw, Server, config, soon};
+use crate::groups::{data, deliveries};
 use crate::logged::Logged;
 
 /// A store that can be read, and appended to unless there is a reason why not.
@@ -22,7 +24,7 @@ struct Stuck {
     why: Mutex<Option<&'static str>>,
     /// Durability that the store tells, if it is not that of the store inside.
     durability: Mutex<Option<Durability>>,
-    /// The error with which the streams of carts cannot be read.
+    /// The error with which the streams of carts cannot be read, nor what groups keep be appended.
     failure: Mutex<Option<Error>>,
 }
 
@@ -47,6 +49,16 @@ impl Around for Stuck {
             return Err(error.clone());
         }
         self.inner.read_stream(request).await
+    }
+
+    async fn append(&self, request: Append) -> Result<Appended> {
+        let mut parts = request.streams.iter();
+        if parts.any(|part| part.stream.as_str().starts_with("$persistentsubscription-"))
+            && let Some(error) = &*self.failure.lock().unwrap()
+        {
+            return Err(error.clone());
+        }
+        self.inner.append(request).await
     }
 
     async fn ready(&self) -> Result<()> {
@@ -183,6 +195,58 @@ async fn what_a_database_says_is_told_to_operators_and_to_the_log() {
         (answer.status, answer.json()["detail"].as_str()),
         (501, Some(off))
     );
+}
+
+/// What happened: an error that ended the deliveries of a group told its consumers what the database had said.
+#[tokio::test]
+async fn what_ends_the_deliveries_of_a_group_is_told_to_operators() {
+    let store = Arc::new(Outer(Stuck::default()));
+    let shared: Arc<dyn EventStore> = store.clone();
+    let accounts = Accounts::of(Arc::clone(&shared));
+    for (name, groups) in [
+        ("root", &["$admins"][..]),
+        ("user", &[]),
+        ("ops", &["$ops"]),
+    ] {
+        add(&accounts, name, groups).await;
+    }
+    let world = World::over(shared, accounts, config(), access_config()).await;
+    world.seed("a").await;
+    let said = || "db-7.internal:5432: permission denied for table events".to_owned();
+    let denied = Error::new(ErrorKind::Unsupported(said())).until_administrator_acts();
+    for (n, error) in [
+        Error::corrupt(said()),
+        ErrorKind::Schema(said()).into(),
+        denied,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (who, is_told) in [("user", false), ("ops", true)] {
+            let name = format!("g-{n}-{who}");
+            world.group("a", &name).await;
+            let target = format!("/streams/a/groups/{name}");
+            let (to, caller) = (world.server.handle.local_addr(), basic(who));
+            let mut raw = Raw::call(to, ("GET", &format!("{target}/consume")), &caller, "").await;
+            let delivered = deliveries(&mut raw, 1).await;
+            let consumer = &data(&raw, "joined")[0]["consumer"];
+            *store.failure.lock().unwrap() = Some(error.clone());
+            // An event that is parked is appended.
+            let number = &delivered[0]["delivery"];
+            let nack =
+                format!(r#"{{"consumer":{consumer},"deliveries":[{number}],"action":"park"}}"#);
+            let answered = world
+                .status("POST", &format!("{target}/nack"), &caller, &nack)
+                .await;
+            assert_eq!(answered, 200);
+            soon(async { while data(&raw, "error").is_empty() && raw.more().await {} }).await;
+            let told = data(&raw, "error")[0].to_string();
+            assert_eq!(told.contains("db-7"), is_told, "{who}: {told}");
+            let instead = told.contains(gesta_access::FOR_OPERATORS);
+            assert_eq!(instead, !is_told, "{who}: {told}");
+            *store.failure.lock().unwrap() = None;
+        }
+    }
 }
 
 /// What happened: each request for what the store does not have was an error in the log, which anybody could fill so.

@@ -68,6 +68,7 @@ struct Consuming {
 struct Answers {
     state: Arc<State>,
     requests: Requests,
+    deliveries: Deliveries,
     group: GroupId,
     id: ConsumerId,
     /// Keeps the consumer in its group.
@@ -130,9 +131,11 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
     let consumer = Arc::new(Mutex::new(consumer));
     let (tell, answered) = oneshot::channel();
     let ended = CancellationToken::new();
+    let deliveries = Deliveries::new(&state, &call.admitted, &info);
     let answers = Answers {
         state: state.clone(),
         requests: call.requests,
+        deliveries: deliveries.clone(),
         group: group.clone(),
         id,
         _consumer: Arc::clone(&consumer),
@@ -142,7 +145,7 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
         held: call.admitted.reservation_of_subscriptions(&state),
         form,
         positions,
-        deliveries: Deliveries::new(&state, &call.admitted, &info),
+        deliveries,
         forbidden,
         state,
         consumer,
@@ -198,13 +201,13 @@ impl Answers {
             Some(Content::Ack(ack)) => {
                 let ids = which(&ack.ids)?;
                 let acked = groups.ack(&self.group, self.id, ids).await;
-                heard(&self.state, acked)?;
+                self.heard(acked)?;
             }
             Some(Content::Nack(nack)) => {
                 let ids = which(&nack.ids)?;
                 let action = action(nack.action)?;
                 let nacked = groups.nack(&self.group, self.id, ids, action, &nack.reason);
-                heard(&self.state, nacked.await)?;
+                self.heard(nacked.await)?;
             }
             Some(Content::Options(_)) => {
                 return Err(Refusal::invalid("the options must come once"));
@@ -212,6 +215,14 @@ impl Answers {
             None => return Err(Refusal::invalid("a message must have content")),
         }
         self.requests.hold(0)
+    }
+
+    /// Takes the outcome of an answer. That the consumer has left its group is no error here: the deliveries tell it.
+    fn heard(&self, answered: gesta_groups::Result<usize>) -> Result<()> {
+        match answered {
+            Ok(_) | Err(Error::NoConsumer { .. }) => Ok(()),
+            Err(error) => Err(refused(&self.state, self.deliveries.ended(error))),
+        }
     }
 }
 
@@ -282,7 +293,7 @@ impl Consuming {
             }
             () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => Ok(()),
             delivery = consumer.next(), if wait.is_none() => {
-                let delivery = delivery.map_err(|error| refused(&self.state, error))?;
+                let delivery = delivery.map_err(|error| self.ended(error))?;
                 self.deliver(&consumer, &delivery).await
             }
         }
@@ -299,10 +310,14 @@ impl Consuming {
             };
             let delivered = match delivery {
                 Ok(delivery) => self.deliver(&consumer, &delivery).await,
-                Err(error) => Err(refused(&self.state, error)),
+                Err(error) => Err(self.ended(error)),
             };
             self.ending = delivered.err();
         }
+    }
+
+    fn ended(&self, error: Error) -> Refusal {
+        refused(&self.state, self.deliveries.ended(error))
     }
 
     async fn deliver(&mut self, consumer: &Consumer, delivery: &Delivery) -> Result<()> {
@@ -314,15 +329,8 @@ impl Consuming {
         let passed = self
             .deliveries
             .pass_over(&self.group, consumer, delivery.number);
+        // It was made such that the caller may be told it.
         passed.await.map_err(|error| refused(&self.state, error))
-    }
-}
-
-/// Takes the outcome of an answer. That the consumer has left its group is no error here: the deliveries tell it.
-fn heard(state: &State, answered: gesta_groups::Result<usize>) -> Result<()> {
-    match answered {
-        Ok(_) | Err(Error::NoConsumer { .. }) => Ok(()),
-        Err(error) => Err(refused(state, error)),
     }
 }
 
