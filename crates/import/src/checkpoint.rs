@@ -8,11 +8,10 @@
 
 use std::sync::Arc;
 
-use gesta_core::system_streams::IMPORT_PREFIX;
+use gesta_core::system_streams::{IMPORT_PREFIX, keep_last};
 use gesta_core::{
     Append, BackOff, Direction, Error, ErrorKind, EventData, EventId, EventStore, EventType,
-    ExpectedRevision, Incarnation, ReadStream, Result, Revision, SetStreamMetadata, StreamFrom,
-    StreamId, StreamMetadata,
+    ExpectedRevision, Incarnation, ReadStream, Result, Revision, StreamFrom, StreamId,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -261,17 +260,27 @@ impl Checkpoints {
         Ok(())
     }
 
+    /// Lets the stream keep few checkpoints, unless its metadata say how many. What else they say stays, above all who
+    /// may go on with the import.
     async fn keep_few(&self) -> Result<()> {
-        let metadata = StreamMetadata::parse(format!("{{\"$maxCount\":{KEPT}}}"))?;
-        let set = SetStreamMetadata {
-            stream: self.stream.clone(),
-            expected: ExpectedRevision::Any,
-            metadata,
-        };
-        match self.store.set_stream_metadata(set).await {
+        match self.try_to_keep_few().await {
             // Whether old checkpoints are freed has no bearing on the import.
             Err(error) if error.is_retryable() => Ok(()),
-            answer => answer.map(|_| ()),
+            answer => answer,
+        }
+    }
+
+    async fn try_to_keep_few(&self) -> Result<()> {
+        loop {
+            let found = self.store.stream_metadata(self.stream.clone()).await?;
+            let Some(set) = keep_last(&self.stream, &found, KEPT)? else {
+                return Ok(());
+            };
+            match self.store.set_stream_metadata(set).await {
+                // Somebody has changed them since they were read.
+                Err(error) if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => {}
+                answer => return answer.map(|_| ()),
+            }
         }
     }
 }
@@ -280,7 +289,35 @@ impl Checkpoints {
 mod tests {
     use super::*;
     use crate::kind::Kind;
+    use gesta_core::{SetStreamMetadata, StreamMetadata};
     use gesta_memory::MemoryStore;
+
+    /// What happened: the first checkpoint replaced what an operator had said of the stream, above all who might write it
+    /// beside administrators.
+    #[tokio::test]
+    async fn what_is_said_of_the_checkpoints_stays() {
+        let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+        let options = Options::new(Kind::Marten, "postgres://h/d").unwrap();
+        let life = store.incarnation().await.unwrap();
+        let of = (Arc::clone(&store), life);
+        let (mut checkpoints, _) = Checkpoints::open(of, &options, "d", None).await.unwrap();
+        let stream = checkpoints.stream.clone();
+        let said = StreamMetadata::parse(r#"{"$acl":{"$w":["a"]}}"#).unwrap();
+        let set = SetStreamMetadata::new(stream.clone(), said);
+        store.set_stream_metadata(set).await.unwrap();
+        for place in 1..3 {
+            let written = checkpoints.write(Place::number(place), None, 1).await;
+            written.unwrap();
+        }
+        let known = store.stream_metadata(stream).await.unwrap();
+        assert_eq!(
+            (known.metadata.json().as_ref(), known.revision),
+            (
+                &br#"{"$acl":{"$w":["a"]},"$maxCount":10}"#[..],
+                Some(Revision(1))
+            )
+        );
+    }
 
     /// Goal: an import goes on where it was, and is refused with other rules or beside another one of its name.
     #[tokio::test]
