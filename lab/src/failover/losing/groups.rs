@@ -215,7 +215,8 @@ impl Group {
     ) -> Result<Option<ReadReq>> {
         use read_req::nack::Action;
         let stream = event.stream_identifier.as_ref();
-        let given = given(event.id.as_ref(), stream, event.stream_revision)?;
+        let created = event.metadata.get("created");
+        let given = given(event.id.as_ref(), stream, event.stream_revision, created)?;
         let ids = vec![ids::uuid(given.id.0, ids::UuidForm::Structured)];
         let nack = |action: Action| {
             read_req::Content::Nack(read_req::Nack {

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
-use gesta_core::{EventId, Incarnation, LogId, Position, RecordedEvent, StreamId, log_of};
+use gesta_core::{
+    EventId, Incarnation, LogId, Position, RecordedEvent, StreamId, Timestamp, log_of,
+};
 use gesta_testkit::history::{HistoryReport, Violation};
 
 use crate::failover::lossy::check::is_named;
@@ -27,6 +29,8 @@ pub(super) struct Given {
     pub(super) stream: StreamId,
     pub(super) revision: u64,
     pub(super) id: EventId,
+    /// When it was stored: an event that was lost, and stored again when its append was repeated, is another one.
+    pub(super) created: Timestamp,
 }
 
 impl Given {
@@ -35,6 +39,7 @@ impl Given {
             stream: event.stream.clone(),
             revision: event.revision.0,
             id: event.id,
+            created: event.created,
         }
     }
 
@@ -216,8 +221,18 @@ mod tests {
             stream: StreamId::new(*stream).unwrap(),
             revision: *revision,
             id: EventId(uuid::Uuid::from_u128(*id)),
+            created: Timestamp::default(),
         };
         names.iter().map(one).collect()
+    }
+
+    /// The same events as they were stored an hour earlier.
+    fn lost_copies(stored: &[Given]) -> Vec<Given> {
+        let earlier = |one: &Given| Given {
+            created: Timestamp(one.created.0 - 3_600_000_000),
+            ..one.clone()
+        };
+        stored.iter().map(earlier).collect()
     }
 
     #[test]
@@ -242,6 +257,12 @@ mod tests {
             given(&[("a", 0, 1)]),
             stored.clone(),
             given(&[("a", 0, 1), ("a", 1, 9), ("c", 0, 8)]),
+            // The append of the last one was repeated after the loss.
+            [
+                given(&[("a", 0, 1), ("b", 0, 9)]),
+                lost_copies(&stored[2..]),
+            ]
+            .concat(),
         ] {
             assert_eq!(told(&right, &stored, 1), [""; 0], "{right:?}");
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gesta_core::{
     Checkpoint, ErrorKind, EventId, EventStore as _, Filter, StreamId, Subscribe, SubscribeFrom,
-    SubscribeTo, SubscriptionMessage,
+    SubscribeTo, SubscriptionMessage, Timestamp,
 };
 use gesta_grpc::messages::shared::{Empty, StreamIdentifier, Uuid};
 use gesta_grpc::messages::streams::{ReadReq, ReadResp, read_req, read_resp};
@@ -261,7 +261,8 @@ impl Subscriber {
                         return fail("a message without an event");
                     };
                     let stream = event.stream_identifier.as_ref();
-                    let given = given(event.id.as_ref(), stream, event.stream_revision)?;
+                    let created = event.metadata.get("created");
+                    let given = given(event.id.as_ref(), stream, event.stream_revision, created)?;
                     match last.take() {
                         Some(last) if last == given => continue,
                         Some(last) => {
@@ -310,12 +311,16 @@ impl Ended {
     }
 }
 
-/// An event of a message.
+/// An event of a message. `created` are tenths of microseconds.
 pub(super) fn given(
     id: Option<&Uuid>,
     stream: Option<&StreamIdentifier>,
     revision: u64,
+    created: Option<&String>,
 ) -> Result<Given> {
+    let Some(created) = created.and_then(|ticks| ticks.parse::<i64>().ok()) else {
+        return fail(format!("an event without its time: {id:?}, {created:?}"));
+    };
     let (Ok((id, _)), Ok(stream)) = (ids::read_uuid("id", id), ids::stream(stream)) else {
         return fail(format!("an event without id or stream: {id:?}, {stream:?}"));
     };
@@ -323,6 +328,7 @@ pub(super) fn given(
         stream,
         revision,
         id: EventId(id),
+        created: Timestamp(created / 10),
     })
 }
 
