@@ -125,6 +125,12 @@ fn no_object(error: &serde_json::Error) -> Error {
 }
 
 impl StreamMetadata {
+    /// Returns true if readers do not see all events because of this metadata, or will not: scavenging removes these.
+    #[must_use]
+    pub fn hides_events(&self) -> bool {
+        self.max_age.is_some() || self.max_count.is_some() || self.truncate_before.is_some()
+    }
+
     /// Checks a JSON object and takes it. The keys are `$maxAge` (seconds, at least 1), `$maxCount` (at least 1) and
     /// `$tb` (a revision). Others are kept as they are.
     ///

@@ -183,7 +183,7 @@ impl<T> Forming<T> {
                 kind, metadata, id, ..
             } => {
                 head = state.meta;
-                change_lifecycle(&mut state, *kind);
+                change_lifecycle(&mut state, *kind, metadata);
                 lifecycle_event = [lifecycle_event_of(&state, *kind, metadata, *id)];
                 &lifecycle_event
             }
@@ -387,7 +387,8 @@ pub(crate) fn appended(streams: Vec<AppendedStream>, place: Placement) -> Append
     }
 }
 
-fn change_lifecycle(state: &mut StreamState, kind: LifecycleChange) {
+fn change_lifecycle(state: &mut StreamState, kind: LifecycleChange, metadata: &StreamMetadata) {
+    state.hides_events = metadata.hides_events();
     match kind {
         LifecycleChange::Metadata => {}
         LifecycleChange::Deleted => {

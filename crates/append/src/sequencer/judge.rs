@@ -543,6 +543,7 @@ mod tests {
             meta: Some(head(18, 18)),
             deleted_before: Revision(deleted_before),
             tombstoned: false,
+            hides_events: false,
         };
         let refuses_in = |state, position, begun| {
             let part = part(ExpectedRevision::NoStream, IdSource::Client);

@@ -3,7 +3,8 @@
 //! The earlier attempt of such a change may have been stored, its stream deleted, and its events scavenged: then
 //! nothing is left by which it could be recognised. To store it now would bring the deleted stream back, or undo what
 //! others have done since. So a change with other attempts ([`Attempt`]) is not stored if its stream was deleted, or if
-//! its metadata were changed, after the end of the log that was known before all attempts.
+//! its metadata were changed, after the end of the log that was known before all attempts; nor are events stored in a
+//! stream whose metadata hide events (`$maxAge`, `$maxCount`, `$tb`), for those are scavenged too.
 //!
 //! * A later attempt is refused as *outcome unknown*: nobody can tell. This rests on the state of the stream alone, not
 //!   on any memory.
@@ -14,7 +15,7 @@
 //!   not looked at. It cannot be: later attempts come on newer lanes, and an owner never serves an older lane of a
 //!   forwarder after a newer one (`Newest` in `crates/link`).
 //!
-//! Changes of streams that were not deleted meanwhile are not concerned. Nor are those with a claim that holds only if
+//! Changes of streams of which nothing can be gone are not concerned. Nor are those with a claim that holds only if
 //! no attempt was stored.
 
 use gesta_core::{Attempt, ErrorKind, ExpectedRevision, Position, Revision};
@@ -50,8 +51,8 @@ impl<T> Sequencer<T> {
         Some(match is_first {
             true => DependentAnswer::Overtaken(stream),
             false => DependentAnswer::Refused(ErrorKind::OutcomeUnknown(format!(
-                "a node has sent the change before, and stream {stream} was deleted or changed since: whether the \
-                 earlier attempt was stored cannot be told any more"
+                "a node has sent the change before, and the metadata of stream {stream} were changed since, as a \
+                 delete does, or hide events: whether the earlier attempt was stored cannot be told any more"
             ))),
         })
     }
@@ -64,17 +65,17 @@ enum Trace {
     NeverStored,
     /// One may have been stored, and be gone.
     MayBeGone,
-    /// If one was stored, no delete has removed it.
+    /// If one was stored, it is there.
     None,
 }
 
 /// Returns what the state of the stream of a part tells, if the claim of the part holds. All attempts were made after
 /// this end of the log.
 fn trace(part: &StreamPart, state: &StreamState, known: Position) -> Trace {
-    let (head, is_gone_with_the_stream) = match part.change {
-        Change::Events { .. } => (state.main, state.deleted_before > Revision(0)),
-        // Of the events of a metadata stream only the last one stays.
-        Change::Lifecycle { .. } => (state.meta, true),
+    let (head, hides_events) = match part.change {
+        Change::Events { .. } => (state.main, state.hides_events),
+        // Of the events of a metadata stream only the last one stays: then the metadata were changed.
+        Change::Lifecycle { .. } => (state.meta, false),
         Change::Owned { .. } | Change::Condition(_) => return Trace::None,
     };
     // Revisions are never given twice, so a stored attempt would have made the claim wrong.
@@ -82,7 +83,7 @@ fn trace(part: &StreamPart, state: &StreamState, known: Position) -> Trace {
         return Trace::NeverStored;
     }
     let was_changed = state.meta.is_some_and(|meta| meta.position > known);
-    match part.ids_from() == IdSource::Client && is_gone_with_the_stream && was_changed {
+    match part.ids_from() == IdSource::Client && (was_changed || hides_events) {
         true => Trace::MayBeGone,
         false => Trace::None,
     }
@@ -114,6 +115,7 @@ mod tests {
             meta: head(DELETED_AT),
             deleted_before: Revision(deleted_before),
             tombstoned: false,
+            hides_events: false,
         }
     }
 
@@ -127,17 +129,24 @@ mod tests {
         of_append(append).expect("valid").parts.remove(0)
     }
 
-    /// Goal: an attempt counts as gone only if its stream was deleted after the end of the log before all attempts.
+    /// Goal: an attempt counts as gone only if its stream was deleted, or hid events, after the end of the log before
+    /// all attempts.
     #[test]
-    fn only_a_later_delete_leaves_doubt() {
+    fn only_what_may_have_been_scavenged_leaves_doubt() {
         use ExpectedRevision::{Any, Exact, NoStream, StreamExists};
         let of = |expected, state, known| trace(&part(expected), &state, Position(known));
         for expected in [Any, NoStream, StreamExists] {
             let at = |known| of(expected, deleted(6), known);
             assert_eq!(at(DELETED_AT - 1), Trace::MayBeGone, "{expected}");
             assert_eq!(at(DELETED_AT), Trace::None, "{expected}");
-            let never = of(expected, deleted(0), 0);
+            let never = of(expected, deleted(0), DELETED_AT);
             assert_eq!(never, Trace::None, "{expected}: never deleted");
+            let bounded = StreamState {
+                hides_events: true,
+                ..deleted(0)
+            };
+            let bounded = of(expected, bounded, DELETED_AT);
+            assert_eq!(bounded, Trace::MayBeGone, "{expected}: bounded before");
             let fresh = of(expected, StreamState::default(), 0);
             assert_eq!(fresh, Trace::NeverStored, "{expected}: no stream");
         }

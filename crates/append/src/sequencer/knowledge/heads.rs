@@ -22,6 +22,8 @@ pub(crate) struct StreamState {
     pub(crate) meta: Option<StreamHead>,
     pub(crate) deleted_before: Revision,
     pub(crate) tombstoned: bool,
+    /// True if the metadata hide events, which scavenging removes.
+    pub(crate) hides_events: bool,
 }
 
 impl StreamState {
@@ -35,6 +37,7 @@ impl StreamState {
             meta: loaded.meta.as_ref().map(|meta| meta.head),
             deleted_before: lifecycle.deleted_before,
             tombstoned: lifecycle.tombstoned,
+            hides_events: lifecycle.metadata.hides_events(),
         })
     }
 
