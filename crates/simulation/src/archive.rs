@@ -111,6 +111,8 @@ struct Place {
     stored: u64,
     /// Moment by which it was lost or scavenged; none if it is there.
     gone: Option<u64>,
+    /// Last history in which it was there.
+    history: u64,
 }
 
 /// Everything that was ever stored, in any history.
@@ -176,6 +178,7 @@ impl Archive {
         let places = self.places.get_mut(&row.position).into_iter().flatten();
         for place in places.filter(|place| place.stored == stored) {
             place.gone = place.gone.or(self.moment).filter(|_| is_removed);
+            place.history = self.history;
         }
     }
 
@@ -234,6 +237,7 @@ impl Archive {
             tags: row.tags.clone(),
             stored,
             gone: None,
+            history,
         });
     }
 
@@ -275,13 +279,13 @@ impl Archive {
     }
 
     /// Returns true if a row with this tag, of a stream that is not the system's, was at this position at some moment
-    /// after `since`, and neither lost nor scavenged.
+    /// after `since`, neither scavenged nor lost, also not by the fail-over that began `history`.
     #[must_use]
-    pub fn had_tag(&self, position: Position, tag: &Tag, since: u64) -> bool {
+    pub fn had_tag(&self, position: Position, tag: &Tag, since: u64, history: u64) -> bool {
         let places = self.places.get(&position);
         let mut places = places.into_iter().flatten();
         places.any(|place| {
-            let was_there = place.gone.is_none_or(|gone| gone > since);
+            let was_there = place.gone.is_none_or(|gone| gone > since) && place.history >= history;
             was_there && !place.stream.is_system() && place.tags.contains(tag)
         })
     }

@@ -39,6 +39,8 @@ pub struct StreamTruth {
     pub deleted_before: Revision,
     /// True if the stream was closed for ever.
     pub is_tombstoned: bool,
+    /// True if the metadata hide events.
+    pub hides_events: bool,
 }
 
 #[derive(Debug, Default)]
@@ -266,6 +268,7 @@ impl State {
             meta: meta.map(|meta| meta.row.revision),
             deleted_before: lifecycle.deleted_before,
             is_tombstoned: lifecycle.tombstoned,
+            hides_events: lifecycle.metadata.hides_events(),
         }
     }
 }

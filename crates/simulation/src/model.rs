@@ -253,6 +253,33 @@ impl Model {
             .map_err(|why| format!("command {ticket}: {why}: {record:?}"))
     }
 
+    /// Checks the refusal of a command by the sequencer of a process that knows this history: what was lost before the
+    /// history began refuses nothing in it.
+    ///
+    /// # Errors
+    /// The event for which the command was refused was lost before.
+    pub fn check_history(
+        &self,
+        ticket: usize,
+        result: &Result<Appended>,
+        history: u64,
+        stored: &Archive,
+    ) -> std::result::Result<(), String> {
+        let error = result.as_ref().err().map(gesta_core::Error::kind);
+        let record = &self.records[ticket];
+        let (Some(ErrorKind::ConditionFailed { position, .. }), Some(condition)) =
+            (error, &record.no_match)
+        else {
+            return Ok(());
+        };
+        match stored.had_tag(*position, &condition.tag, record.since, history) {
+            true => Ok(()),
+            false => Err(format!(
+                "command {ticket}: refused in history {history} for an event at {position} that was lost before: {record:?}"
+            )),
+        }
+    }
+
     /// Checks that appends without conditions of one process, which went the same way to one stream, are stored in the
     /// order in which they were made.
     fn check_order(&self, ticket: usize) -> std::result::Result<(), String> {

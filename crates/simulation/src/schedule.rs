@@ -54,6 +54,7 @@ const FAULTS: Faults = Faults {
     failing_read: 91,
     long_wait: 106,
     restart: 98,
+    loss: 99,
 };
 
 /// A message under way to the process with this number.
@@ -222,7 +223,11 @@ impl World {
                 true => NARROW_WINDOW,
                 false => WINDOW,
             },
-            newest_events_max: NEWEST_MAX[choices.index(NEWEST_MAX.len())],
+            newest_events_max: match emphasis.loses {
+                // So it is the database that says what conditions exclude, also of what is lost.
+                true => NEWEST_MAX[0],
+                false => NEWEST_MAX[choices.index(NEWEST_MAX.len())],
+            },
             compared_values_max: COMPARED_MAX[choices.index(COMPARED_MAX.len())],
         };
         let knows_database_time = choices.chance(1, 2);
@@ -324,6 +329,11 @@ impl World {
                     let (record, stored) = (*record, &self.archive);
                     self.model
                         .check_certainty(record, &result, troubles, stored)?;
+                }
+                if let Ticket::Own(record) | Ticket::Returned(record, ..) = &ticket {
+                    let history = self.processes[number].history();
+                    self.model
+                        .check_history(*record, &result, history, &self.archive)?;
                 }
                 match ticket {
                     Ticket::Own(record) => self.settled.push((record, result)),

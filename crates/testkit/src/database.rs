@@ -33,6 +33,8 @@ pub struct Stored {
     pub durable: Moment,
     /// Whether it was scavenged, so that no read finds it any more.
     pub is_removed: bool,
+    /// End of the log when it was scavenged.
+    removed_at: Position,
 }
 
 impl Stored {
@@ -200,6 +202,7 @@ impl Log {
             writer,
             durable,
             is_removed: false,
+            removed_at: Position::START,
         });
     }
 
@@ -270,6 +273,10 @@ impl Log {
             last.is_removed = false;
         }
         let end = self.end().position;
+        // What was scavenged after the first lost row was stored is lost with it: the rows are there again.
+        for stored in &mut self.rows {
+            stored.is_removed &= stored.removed_at <= end;
+        }
         self.types.retain(|_, row| row.0 <= end.0);
         for stream in self.streams.values_mut() {
             stream.positions.retain(|position| *position <= end);
@@ -287,7 +294,9 @@ impl Log {
         for stored in there.filter(|stored| stored.row.position < end && wanted(&stored.row)) {
             removed.events += 1;
             removed.payload_bytes += (stored.row.data.len() + stored.row.metadata.len()) as u64;
-            stored.is_removed = mode == RunMode::Real;
+            if mode == RunMode::Real {
+                (stored.is_removed, stored.removed_at) = (true, end);
+            }
         }
         removed
     }

@@ -11,7 +11,9 @@ fn check_condition_failed(
     let Some(condition) = &record.no_match else {
         return Err("refused for a condition that it does not have".into());
     };
-    let had_tag = known.stored.had_tag(position, &condition.tag, record.since);
+    let had_tag = known
+        .stored
+        .had_tag(position, &condition.tag, record.since, 0);
     match position > condition.begin() && had_tag {
         true => Ok(()),
         false => Err(format!(

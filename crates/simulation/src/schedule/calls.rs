@@ -247,20 +247,20 @@ impl World {
         self.forward(number, record, Payload::Change(sent), deadline);
     }
 
-    /// Returns true if the stream of a command was deleted, or its metadata were changed if the command is such a
-    /// change itself, after this end of the log. Then the command may have been stored, and be gone.
+    /// Returns true if the metadata of a stream of a command were changed after this end of the log, as a delete does,
+    /// or hide events. Then the command may have been stored, and be gone.
     pub(super) fn may_be_gone(&self, record: usize, known: KnownEnd) -> bool {
         let mut asked = self.model.records[record].asked.iter();
         asked.any(|asked| {
             let metadata = asked.stream.metadata_stream();
-            let was_deleted = self.database.truth(&asked.stream).deleted_before > Revision(0);
+            let hides_events = self.database.truth(&asked.stream).hides_events;
             let mut was_changed = false;
             self.database.look(|rows, history, _| {
                 let known = known.within(incarnation(history));
                 let mut later = rows.iter().filter(|of| of.row.position > known);
                 was_changed = later.any(|of| of.row.stream == metadata);
             });
-            was_changed && (was_deleted || asked.target == metadata)
+            was_changed || hides_events && asked.target != metadata
         })
     }
 

@@ -19,6 +19,7 @@ pub(super) const FAULTS: Faults = Faults {
     failing_read: 79,
     long_wait: 106,
     restart: 83,
+    loss: 84,
 };
 /// Most steps before peace. There are more than for processes, because there are more nodes, and links between them.
 pub(super) const STEPS_MAX: u32 = 300;

@@ -36,6 +36,8 @@ pub(super) struct Faults {
     pub(super) long_wait: u32,
     /// Number of a restart.
     pub(super) restart: u32,
+    /// Number of a fail-over that loses commits.
+    pub(super) loss: u32,
 }
 
 /// What a schedule has more of than others.
@@ -60,6 +62,8 @@ pub(super) struct Emphasis {
     pub(super) is_window_narrow: bool,
     /// True if many appends have conditions.
     pub(super) has_conditions: bool,
+    /// True if commits are lost often.
+    pub(super) loses: bool,
 }
 
 impl Emphasis {
@@ -72,8 +76,11 @@ impl Emphasis {
         let (is_focused, has_few_commands, has_poison) = (leans(), leans(), leans());
         let (is_narrow, scavenges, lasts) = (leans(), leans(), leans());
         let (is_window_narrow, has_conditions) = (leans(), leans());
+        // What a condition rests on is lost.
+        let loses = has_conditions && leans();
         favourites.extend(scavenges.then_some(faults.scavenging));
         favourites.extend(lasts.then_some(faults.failing_read));
+        favourites.extend(loses.then_some(faults.loss));
         if is_window_narrow {
             // Whoever has seen an event remembers it for longer than the window.
             favourites.extend([faults.long_wait, faults.restart]);
@@ -88,6 +95,7 @@ impl Emphasis {
             streams: STREAMS_USED[usize::from(is_narrow)],
             is_window_narrow,
             has_conditions,
+            loses,
         }
     }
 

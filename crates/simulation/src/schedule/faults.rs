@@ -82,8 +82,8 @@ impl World {
         self.processes[number].not_connected(error, now);
     }
 
-    /// Removes events of a stream. Only what a delete or metadata hide is scavenged, so an operator sets metadata if
-    /// the stream has had neither.
+    /// Removes events of a stream. Only what a delete or metadata hide is scavenged, so an operator sets such metadata
+    /// if there are none.
     pub(super) fn scavenge(&mut self) {
         if let Some((number, stream)) = self.stored_call()
             && self.choices.chance(1, 2)
@@ -99,9 +99,14 @@ impl World {
         let Some(through) = last.0.checked_sub(keep) else {
             return;
         };
-        if truth.meta.is_none() {
-            let of_type = EventType::from_stored("$metadata".into());
-            let event = EventData::json(of_type, "{}");
+        if through >= truth.deleted_before.0 && !truth.hides_events {
+            // What readers see is not simulated: it is enough that they may not see all.
+            let lifecycle = Lifecycle {
+                metadata: StreamMetadata::parse(r#"{"$maxAge":1000000000}"#).unwrap_or_default(),
+                deleted_before: truth.deleted_before,
+                tombstoned: truth.is_tombstoned,
+            };
+            let event = lifecycle.to_event(LifecycleChange::Metadata);
             self.append_unseen(&stream.metadata_stream(), event);
         }
         self.note(|| format!("{stream} is scavenged through {through}"));
@@ -202,9 +207,47 @@ impl World {
             process.cut();
         }
         self.limbo.clear();
+        let is_mean = self.choices.chance(1, 2);
+        if is_mean {
+            self.end_reads();
+        }
         self.note(|| format!("a fail-over loses {count} rows"));
         self.update_archive();
         self.database.lose_newest(count);
+        if is_mean && self.database.end().position != Position::START {
+            self.go_on_unseen();
+        }
+    }
+
+    /// Lets the answers of reads come, of what is lost right after.
+    fn end_reads(&mut self) {
+        for number in 0..self.processes.len() {
+            let now = self.now_of(number);
+            let reads = self.processes[number].reads();
+            for _ in 0..reads {
+                if !self.is_asleep(number) && self.processes[number].reads() > 0 {
+                    self.note(|| format!("process {number} goes on reading"));
+                    self.processes[number].go_on_reading(0, &self.database, None, now);
+                }
+            }
+        }
+    }
+
+    /// A process that is not simulated is the first that appends after a loss: at the places of what was lost stands
+    /// something else then. Often it is what a condition excludes that is under way.
+    fn go_on_unseen(&mut self) {
+        let open = self.model.records.iter().filter(|of| of.answer.is_none());
+        let excluded = open.filter_map(|record| record.no_match.as_ref()).last();
+        let mut excluded = excluded.map(|condition| condition.tag.clone());
+        for _ in 0..=self.choices.pick(3) {
+            let stream = self.pick_stream();
+            let mut event = self.events().swap_remove(0);
+            if let Some(tag) = excluded.take() {
+                event = event.with_tags(Tags::from_stored(vec![tag]));
+            }
+            self.note(|| format!("a stranger appends to {stream}"));
+            self.append_unseen(&stream, event);
+        }
     }
 
     // ---- callers ----
