@@ -251,8 +251,10 @@ impl<R: BufRead> Lines<R> {
     }
 
     fn decode(&self, field: &str, text: &str) -> Outcome<Vec<u8>> {
+        // Many programs break base64 into lines of 76 characters.
+        let whole: String = text.split_ascii_whitespace().collect();
         STANDARD
-            .decode(text)
+            .decode(whole)
             .map_err(|error| self.refuse(&format!("{field}: {error}")))
     }
 

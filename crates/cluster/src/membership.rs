@@ -382,12 +382,6 @@ impl Core {
         Arc::clone(&self.placement)
     }
 
-    /// Returns the last look.
-    #[must_use]
-    pub fn last_look(&self) -> Option<&Look> {
-        self.look.as_ref()
-    }
-
     /// Returns the moment at which the answer to the last successful look came.
     #[must_use]
     pub fn looked_at(&self) -> Option<Moment> {

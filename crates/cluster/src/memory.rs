@@ -3,7 +3,6 @@
 //! Invariants: those of [`Registry`]; each statement reads only the row that it changes. `Tables` are the rows and what
 //! the statements do; [`MemoryRegistry`] serves them to several nodes of one process.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -288,42 +287,24 @@ impl Tables {
 struct State {
     tables: Tables,
     is_down: bool,
-    cut_off: BTreeSet<u32>,
-    /// The number of next changes that are not answered, and take effect later.
-    late_next: usize,
-    late: Vec<Change>,
 }
 
-/// A registry that several nodes of a process share. Each node has a handle of its own.
+/// A registry that several nodes of a process share: each node has a clone of it.
 #[derive(Clone, Debug)]
 pub struct MemoryRegistry {
     state: Arc<Mutex<State>>,
-    handle: u32,
 }
 
 impl MemoryRegistry {
-    /// Makes the registry of a new store with `logs` logs. Returns the handle of node 0.
+    /// Makes the registry of a new store with `logs` logs.
     #[must_use]
     pub fn new(logs: u16) -> Self {
         let state = State {
             tables: Tables::new(logs, Incarnation::random()),
             is_down: false,
-            cut_off: BTreeSet::new(),
-            late_next: 0,
-            late: Vec::new(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
-            handle: 0,
-        }
-    }
-
-    /// Returns a handle for another node.
-    #[must_use]
-    pub fn handle(&self, handle: u32) -> Self {
-        Self {
-            state: Arc::clone(&self.state),
-            handle,
         }
     }
 
@@ -336,30 +317,6 @@ impl MemoryRegistry {
     /// Sets whether the database does not answer any node.
     pub fn set_down(&self, is_down: bool) {
         self.state().is_down = is_down;
-    }
-
-    /// Sets whether the database does not answer this handle.
-    pub fn set_cut_off(&self, is_cut_off: bool) {
-        let mut state = self.state();
-        if is_cut_off {
-            state.cut_off.insert(self.handle);
-        } else {
-            state.cut_off.remove(&self.handle);
-        }
-    }
-
-    /// Delays the next `count` changes of any node. These changes are not answered, and take effect when
-    /// [`land`](Self::land) is called.
-    pub fn delay_changes(&self, count: usize) {
-        self.state().late_next = count;
-    }
-
-    /// Lets the delayed changes take effect.
-    pub fn land(&self) {
-        let mut state = self.state();
-        for change in std::mem::take(&mut state.late) {
-            state.tables.change(&change);
-        }
     }
 
     /// Sets the version of the cluster, as somebody does who has overlooked a node that cannot read it.
@@ -378,20 +335,14 @@ impl MemoryRegistry {
 
     fn reach(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.state();
-        if state.is_down || state.cut_off.contains(&self.handle) {
+        if state.is_down {
             return Err(Error::unavailable("the database is away"));
         }
         Ok(state)
     }
 
     fn change(&self, change: Change) -> Result<Changed> {
-        let mut state = self.reach()?;
-        if state.late_next > 0 {
-            state.late_next -= 1;
-            state.late.push(change);
-            return Err(Error::unavailable("no answer"));
-        }
-        Ok(state.tables.change(&change))
+        Ok(self.reach()?.tables.change(&change))
     }
 
     fn done(&self, change: Change) -> Result<bool> {

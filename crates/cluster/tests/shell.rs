@@ -80,7 +80,7 @@ fn start_with(
     beat: Duration,
     hand_overs: Arc<dyn HandOvers>,
 ) -> Membership {
-    let registry = Arc::new(registry.handle(number));
+    let registry = Arc::new(registry.clone());
     let options = options(number, beat);
     let membership = Membership::start(
         registry,
@@ -101,7 +101,7 @@ fn start_with(
 
 /// Starts a node that looks when it beats, which it does often.
 fn start_beating(registry: &MemoryRegistry, number: u32, pipelines: Arc<Pipelines>) -> Membership {
-    let registry = Arc::new(registry.handle(number));
+    let registry = Arc::new(registry.clone());
     let options = options(number, SHORT);
     Membership::start(registry, options, pipelines, Arc::new(WithoutLinks)).expect("starts")
 }

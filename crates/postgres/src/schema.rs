@@ -465,7 +465,8 @@ fn missing(config: &Config) -> Error {
     let makers = match config.is_part {
         true => "`gesta schema create --on URL --on URL` makes one",
         false => {
-            "`gesta serve` and `gesta schema create` make one; `gesta --help` names the other commands that do"
+            "`gesta serve` and `gesta schema create` make one, in a program `gesta::open(…).create()`; `gesta --help` names \
+             the other commands that do"
         }
     };
     ErrorKind::Schema(format!(

@@ -175,8 +175,8 @@ pub(crate) fn require(conn: &Connection, location: &Location) -> Outcome<()> {
 /// Makes the error for a path at which there is no store, although one must be.
 pub(crate) fn no_store(path: &Path) -> Error {
     ErrorKind::Schema(format!(
-        "there is no store at {} (`gesta serve` and `gesta schema create` make one; `gesta --help` names the other commands \
-         that do)",
+        "there is no store at {} (`gesta serve` and `gesta schema create` make one, in a program `gesta::open(…).create()`; `gesta --help` names \
+         the other commands that do)",
         path.display()
     ))
     .into()

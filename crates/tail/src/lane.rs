@@ -433,11 +433,6 @@ impl Lane {
         self.pulse.send_modify(|beat| *beat = beat.wrapping_add(1));
     }
 
-    /// Returns true while anybody is subscribed.
-    pub fn is_awake(&self) -> bool {
-        self.awake.load(Ordering::Acquire)
-    }
-
     // ---- subscribers ----
 
     /// Counts a new subscriber. From now on no commit of this process is missed.

@@ -238,10 +238,6 @@ impl Consumers {
         self.members.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.members.len()
-    }
-
     pub(super) fn any_has_room(&self) -> bool {
         self.with_room > 0
     }

@@ -72,12 +72,6 @@ impl Machine {
         self.consumers.counts()
     }
 
-    /// Returns the number of consumers.
-    #[must_use]
-    pub fn consumers_count(&self) -> usize {
-        self.consumers.len()
-    }
-
     /// Returns the number of events that consumers hold.
     #[must_use]
     pub fn in_flight(&self) -> usize {
