@@ -18,7 +18,7 @@
 //! Changes of streams of which nothing can be gone are not concerned. Nor are those with a claim that holds only if
 //! no attempt was stored.
 
-use gesta_core::{Attempt, ErrorKind, ExpectedRevision, Position, Revision};
+use gesta_core::{Attempt, ErrorKind, ExpectedRevision, Position};
 
 use super::Sequencer;
 use super::forming::DependentAnswer;
@@ -95,7 +95,8 @@ mod tests {
     use crate::command::{of_append, of_delete};
     use gesta_core::backend::{RowId, StreamHead};
     use gesta_core::{
-        Append, DeleteKind, DeleteStream, EventData, EventId, EventType, LifecycleChange, StreamId,
+        Append, DeleteKind, DeleteStream, EventData, EventId, EventType, LifecycleChange, Revision,
+        StreamId,
     };
 
     const DELETED_AT: u64 = 18;
