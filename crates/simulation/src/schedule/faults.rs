@@ -237,8 +237,8 @@ impl World {
     /// something else then. Often it is what a condition excludes that is under way.
     fn go_on_unseen(&mut self) {
         let open = self.model.records.iter().filter(|of| of.answer.is_none());
-        let excluded = open.filter_map(|record| record.no_match.as_ref()).last();
-        let mut excluded = excluded.map(|condition| condition.tag.clone());
+        let mut excluded = open.filter_map(|record| record.no_match.as_ref());
+        let mut excluded = excluded.next_back().map(|condition| condition.tag.clone());
         for _ in 0..=self.choices.pick(3) {
             let stream = self.pick_stream();
             let mut event = self.events().swap_remove(0);
