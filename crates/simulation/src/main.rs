@@ -1,6 +1,7 @@
 //! Runs many schedules and prints what they found.
 
 use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -96,7 +97,7 @@ impl Search {
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| self.work())).collect();
             let results = workers
                 .into_iter()
-                .map(|worker| worker.join().expect("no schedule panics"));
+                .map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
             results.fold((None, 0), |(found, done), (finding, count)| {
                 (found.or(finding), done + count)
             })
