@@ -125,25 +125,29 @@ async fn deleted(store: &dyn EventStore, stream: &StreamId, key: &str) -> Result
         revision: Some(last),
         ..none
     };
-    let Some(event) = among_all(store, stream, Some).await? else {
-        return Ok(Known {
-            erased: true,
+    // Others may have appended to it after the import.
+    let mut oldest = None;
+    let found = among_all(store, stream, |event| {
+        oldest = Some(event.revision);
+        let found = stood(&event.metadata).filter(|found| found.key == key)?;
+        Some((found, event.revision, (event.log, event.position)))
+    })
+    .await?;
+    Ok(match found {
+        Some((found, revision, at)) => Known {
+            stored: Some((found.sequence, found.place)),
+            base: Some((found.sequence, revision)),
+            seen: Some(found.sequence),
+            tenant: Some(found.tenant),
+            found: Some(at),
             ..none
-        });
-    };
-    Ok(
-        match stood(&event.metadata).filter(|found| found.key == key) {
-            Some(found) => Known {
-                stored: Some((found.sequence, found.place)),
-                base: Some((found.sequence, last)),
-                seen: Some(found.sequence),
-                tenant: Some(found.tenant),
-                found: Some((event.log, event.position)),
-                ..none
-            },
-            None => none,
         },
-    )
+        // If the first event is not among them, a scavenge may have removed what the import had stored.
+        None => Known {
+            erased: oldest != Some(Revision(0)),
+            ..none
+        },
+    })
 }
 
 /// Goes through the events of a stream, newest first, as reads of all events show them: also those that the stream
@@ -186,8 +190,10 @@ pub(crate) async fn revision_from(
     if before > last {
         return Ok(Some(revision.0 + 1));
     }
-    // The oldest event that was looked at, which is not before that number.
-    let mut oldest = (last, revision.0);
+    // The oldest event that was looked at, which is not before that number. In a deleted stream, events of others may
+    // stand after it.
+    let base = known.base.filter(|(sequence, _)| *sequence == last);
+    let mut oldest = (last, base.map_or(revision.0, |(_, stood)| stood.0));
     let mut from = StreamFrom::End;
     loop {
         let request = ReadStream {

@@ -50,14 +50,19 @@ impl Home {
         self.store.delete_stream(delete).await.unwrap();
     }
 
-    async fn scavenge(&self) {
-        // The newest event of a log stays.
-        let newest = EventData::json(EventType::new("t").unwrap(), "{}");
+    /// Appends what no import has written.
+    async fn append(&self, stream: &str) {
+        let event = EventData::json(EventType::new("t").unwrap(), "{}");
         let any = ExpectedRevision::Any;
         self.store
-            .append_to("other-1", any, vec![newest])
+            .append_to(stream, any, vec![event])
             .await
             .unwrap();
+    }
+
+    async fn scavenge(&self) {
+        // The newest event of a log stays.
+        self.append("other-1").await;
         self.store.scavenge(RunMode::Real, |_| ()).await.unwrap();
     }
 
@@ -92,6 +97,15 @@ fn url(folder: &TempDir) -> String {
 fn some(count: u64) -> Scripted {
     let told: Vec<_> = (0..count).map(|n| (n, Role::Event, "{}")).collect();
     Scripted(events(1, &told).into())
+}
+
+/// The same events, which the store does not recognise by their ids: as if they came so late that it looks no further.
+fn with_other_ids(count: u64) -> Scripted {
+    let Scripted(mut all) = some(count);
+    for event in &mut all {
+        event.id = Some(uuid::Uuid::new_v4());
+    }
+    Scripted(all)
 }
 
 /// What happened: an import by another name took every stream for new, and stored the events of one that was deleted
@@ -169,5 +183,37 @@ async fn what_was_claimed_is_remembered_by_an_import_that_is_stopped_on_its_way(
     );
     assert_eq!(home.shown("cart-60").await, [0; 0]);
     assert_eq!(report.place, EVENTS.to_string());
+    home.store.shutdown().await.unwrap();
+}
+
+/// What happened: if others had appended to a stream before it was deleted, an import by another name took it for one
+/// that had nothing of the source, and stored everything again, readable. Goal: what was imported is found behind what
+/// others wrote.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_wrote_before_a_delete_does_not_hide_what_was_imported() {
+    let home = Home::new().await;
+    home.import("one", some(2)).await.unwrap();
+    home.append("cart-1").await;
+    home.delete("cart-1").await;
+    let report = home.import("other", with_other_ids(3)).await.unwrap();
+    assert_eq!((report.stored, report.already_stored), (1, 2), "{report:?}");
+    assert_eq!(home.shown("cart-1").await, [3]);
+    home.store.shutdown().await.unwrap();
+}
+
+/// What happened: as above, with a scavenge that removed what was imported, before others wrote. Goal: the import stops
+/// there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_wrote_after_a_scavenge_tells_nothing_of_what_was_imported() {
+    let home = Home::new().await;
+    home.import("one", some(2)).await.unwrap();
+    home.delete("cart-1").await;
+    home.scavenge().await;
+    home.append("cart-1").await;
+    home.delete("cart-1").await;
+    let error = home.import("other", with_other_ids(2)).await;
+    let error = error.expect_err("scavenged").to_string();
+    assert!(error.contains("deleted and scavenged"), "{error}");
+    assert_eq!(home.shown("cart-1").await, [0; 0]);
     home.store.shutdown().await.unwrap();
 }
