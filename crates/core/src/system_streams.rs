@@ -27,9 +27,9 @@ pub const EFFECT_PREFIX: &str = "$effect-";
 /// Text with which the name of the stream of an import's checkpoints starts.
 pub const IMPORT_PREFIX: &str = "$import-";
 
-/// Makes the request by which a stream keeps its last events alone, so many of them; `None` if its metadata say a number
-/// already. What else they say stays, above all who may use the stream, and what is changed since they were read: then
-/// the request is refused with `WrongExpectedRevision`.
+/// Makes the request by which a stream keeps its last events alone, so many of them; `None` if its metadata say a
+/// number already. What else they say stays, above all who may use the stream, and what is changed since they were
+/// read: then the request is refused with `WrongExpectedRevision`.
 ///
 /// # Errors
 /// `Corrupt` if the metadata cannot be read; `InvalidArgument` if they become too large.

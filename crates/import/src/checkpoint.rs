@@ -292,8 +292,8 @@ mod tests {
     use gesta_core::{SetStreamMetadata, StreamMetadata};
     use gesta_memory::MemoryStore;
 
-    /// What happened: the first checkpoint replaced what an operator had said of the stream, above all who might write it
-    /// beside administrators.
+    /// What happened: the first checkpoint replaced what an operator had said of the stream, above all who might write
+    /// it beside administrators.
     #[tokio::test]
     async fn what_is_said_of_the_checkpoints_stays() {
         let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());

@@ -148,8 +148,9 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Makes the target of an import. `fresh` tells that no checkpoint says that anything was imported. Streams are taken
-    /// for new only if the store has never had an event: another import may have stored them, and somebody deleted them.
+    /// Makes the target of an import. `fresh` tells that no checkpoint says that anything was imported. Streams are
+    /// taken for new only if the store has never had an event: another import may have stored them, and somebody
+    /// deleted them.
     pub(crate) async fn open(
         store: Arc<dyn EventStore>,
         incarnation: Incarnation,

@@ -3,8 +3,8 @@
 //! Why: a process that follows logs to which others append is woken for each commit, of each log by itself. With a
 //! statement for each log, three nodes on sixteen logs read once for every second commit. So a read that comes within
 //! [`PAUSE`] after the last round began waits for the end of that time, and all that wait then are the next round: one
-//! statement for each [`LOGS_MAX`] of them. Under load this bounds the statements, whatever the number of commits; while
-//! little happens nothing waits.
+//! statement for each [`LOGS_MAX`] of them. Under load this bounds the statements, whatever the number of commits;
+//! while little happens nothing waits.
 //! Invariants: a read is answered from a statement that was sent after the read was asked for, so whoever has heard of
 //! a commit before will find it; what is wrong with one log fails the reads of that log alone. So each log is read by
 //! itself if the database refuses a statement of several: a row may be damaged, or all of them may take too long.
@@ -331,8 +331,8 @@ mod tests {
     }
 
     /// What happened: the database could not read a row of one log, so it refused each statement in which that log was,
-    /// and the followers of all logs stood still; after a panic they did so for good. Goal: a log that cannot be read fails
-    /// its own reads alone.
+    /// and the followers of all logs stood still; after a panic they did so for good. Goal: a log that cannot be read
+    /// fails its own reads alone.
     #[tokio::test(start_paused = true)]
     async fn a_log_that_cannot_be_read_fails_alone() {
         let count = Arc::new(Mutex::new(0));

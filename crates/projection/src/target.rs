@@ -151,8 +151,8 @@ pub struct Fence<'a> {
     pub from: &'a Checkpoint,
     /// The checkpoint that is stored with the batch.
     pub to: &'a Checkpoint,
-    /// What [`Stored::events`] must be. A replay adds to it and leaves the checkpoint where it is, so nothing else tells
-    /// that the target has lost one.
+    /// What [`Stored::events`] must be. A replay adds to it and leaves the checkpoint where it is, so nothing else
+    /// tells that the target has lost one.
     pub events_before: i64,
     /// Number of events of the batch, which is added to [`Stored::events`].
     pub events: u64,

@@ -45,8 +45,8 @@ pub trait View: Send + Sync + 'static {
     /// What is hidden after the view has seen it is not told, with one exception: if everything that the view has seen
     /// of a stream was hidden while no process ran it, nobody can know that it was seen.
     ///
-    /// Nor is it told of a stream whose first event that a process meets is of a row that is there: the row is taken for
-    /// a sign that the view has seen the stream, though another stream of this key may have made it.
+    /// Nor is it told of a stream whose first event that a process meets is of a row that is there: the row is taken
+    /// for a sign that the view has seen the stream, though another stream of this key may have made it.
     ///
     /// # Errors
     /// As [`evolve`](Self::evolve).

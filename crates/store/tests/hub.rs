@@ -151,8 +151,8 @@ async fn own_commits_do_not_wait_for_a_read() {
     assert_eq!(positions(&mut subscription, 1).await, [6]);
 }
 
-/// What happened: after a read that had failed the hub waited up to 5 s, and with it what this process committed itself.
-/// Goal: own commits do not wait for such a pause either.
+/// What happened: after a read that had failed the hub waited up to 5 s, and with it what this process committed
+/// itself. Goal: own commits do not wait for such a pause either.
 #[tokio::test(start_paused = true)]
 async fn own_commits_do_not_wait_for_a_pause() {
     let world = World::new(1);

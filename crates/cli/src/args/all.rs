@@ -43,8 +43,8 @@ pub(crate) struct AllImport {
     /// Most events that are appended at a time.
     #[arg(long, value_name = "EVENTS", default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) batch: u16,
-    /// Let the events of streams that were deleted, tombstoned or bounded by $maxAge be read in the copy, and those that
-    /// $tb would hide since they get other revisions.
+    /// Let the events of streams that were deleted, tombstoned or bounded by $maxAge be read in the copy, and those
+    /// that $tb would hide since they get other revisions.
     #[arg(long)]
     pub(crate) revive_deleted: bool,
     /// Take users, tokens and default rights of the input too, into a store that has none. Such an import is repeated

@@ -454,8 +454,8 @@ impl Import<'_> {
                     tries += 1;
                     for (stream, _) in &batch {
                         let before = self.targets.remove(stream).and_then(|target| target.last);
-                        // Nothing may follow what is missing, also if this process has not noticed the loss yet. What was
-                        // deleted and scavenged meanwhile is not missing.
+                        // Nothing may follow what is missing, also if this process has not noticed the loss yet. What
+                        // was deleted and scavenged meanwhile is not missing.
                         let last = self.target(stream).await?.last;
                         let is_erased = last.is_none() && is_deleted(self.store, stream).await?;
                         if last < before && !is_erased {

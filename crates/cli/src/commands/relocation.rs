@@ -163,8 +163,8 @@ impl Silence {
     }
 }
 
-/// Waits for a step, and says again and again, ever more rarely, that it takes long: nothing else tells of a commit that
-/// waits for a standby which is away.
+/// Waits for a step, and says again and again, ever more rarely, that it takes long: nothing else tells of a commit
+/// that waits for a standby which is away.
 async fn said_to_be_slow<T>(step: impl Future<Output = T>, silence: &Silence) -> T {
     tokio::pin!(step);
     let mut due = WAITING_SAID_EVERY;

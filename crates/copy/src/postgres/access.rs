@@ -54,7 +54,8 @@ async fn connect_within(config: &Config, max: Duration) -> Result<Option<(Client
 }
 
 /// Returns what tells the store from every other one, by whatever name its host was reached; `None` if there is no such
-/// database. A host that does not answer soon is passed over. The moment at which a server was started, to the microsecond, is that of no other server.
+/// database. A host that does not answer soon is passed over. The moment at which a server was started, to the
+/// microsecond, is that of no other server.
 pub(crate) async fn identity(config: &Config) -> Result<Option<String>> {
     let Some((client, _)) = connect_within(config, IDENTITY_MAX).await? else {
         return Ok(None);

@@ -54,8 +54,8 @@ async fn a_truncation_of_another_history_is_refused() {
     assert_eq!(begins().await, Some(5));
 }
 
-/// What happened: when a group began, what an operator had said of the stream of its checkpoints was replaced, above all
-/// who might read it.
+/// What happened: when a group began, what an operator had said of the stream of its checkpoints was replaced, above
+/// all who might read it.
 #[tokio::test(start_paused = true)]
 async fn what_is_said_of_the_checkpoints_stays_when_they_are_bounded() {
     let world = World::new(1);

@@ -93,8 +93,8 @@ impl Target {
         }
     }
 
-    /// Drops the first event of a stream from an append, which was stored before the stream was deleted in the target: it
-    /// is not stored again. Those after it may be new. Returns false if there is none.
+    /// Drops the first event of a stream from an append, which was stored before the stream was deleted in the target:
+    /// it is not stored again. Those after it may be new. Returns false if there is none.
     fn drop_first_of(&mut self, stream: &StreamId, parts: &mut [Part]) -> bool {
         let part = parts.iter_mut().find(|part| part.stream == *stream);
         let Some(part) = part.filter(|part| !part.events.is_empty()) else {

@@ -216,8 +216,8 @@ async fn numbers_that_are_given_out_again_are_told() {
     assert_eq!(import(&again, &store).await.stored, 1);
 }
 
-/// What happened: a source that was restored in its place, and wrote the same stream on from the same number, passed for
-/// the one before. Goal: the event is told by its id, or by who wrote it when.
+/// What happened: a source that was restored in its place, and wrote the same stream on from the same number, passed
+/// for the one before. Goal: the event is told by its id, or by who wrote it when.
 #[tokio::test]
 async fn another_event_of_the_same_stream_and_number_is_told() {
     let message = |position: u64| {

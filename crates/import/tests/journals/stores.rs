@@ -380,8 +380,8 @@ async fn kurrentdb_is_read_past_events_that_fill_a_page() {
 }
 
 /// What happened: rows that were restored from a dump into another server had transactions that this one had not begun,
-/// and the import waited for a transaction that does not exist. Or it had stored those of transactions that this server has
-/// had, and did not go on after the cure. Goal: it says so before anything is stored, and what helps; that does.
+/// and the import waited for a transaction that does not exist. Or it had stored those of transactions that this server
+/// has had, and did not go on after the cure. Goal: it says so before anything is stored, and what helps; that does.
 #[tokio::test]
 async fn emmett_from_another_server_is_told() {
     let Some(journal) = Journal::with(EMMETT).await else {

@@ -1,7 +1,7 @@
 //! The requests that wait: their places, and what they find together.
 //!
-//! Invariants: however many wait, one look at the versions, and one search of the store for each version, are under way;
-//! a caller who has no place gets one, if need be of the caller who has most.
+//! Invariants: however many wait, one look at the versions, and one search of the store for each version, are under
+//! way; a caller who has no place gets one, if need be of the caller who has most.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -27,7 +27,8 @@ pub(super) struct Waiting {
     callers: std::sync::Mutex<HashMap<String, usize>>,
     places: Arc<Shares>,
     pub(super) look: Mutex<Look>,
-    /// What was found of each version. Whoever searches for one holds what was found of it alone: a search may take long.
+    /// What was found of each version. Whoever searches for one holds what was found of it alone: a search may take
+    /// long.
     searched: std::sync::Mutex<HashMap<ProjectionId, Arc<Mutex<Option<Searched>>>>>,
 }
 

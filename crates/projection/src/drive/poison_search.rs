@@ -316,7 +316,8 @@ mod tests {
         assert!(!search.is_on() && search.limit(10_000) == 10_000);
     }
 
-    /// Goal: an event that cannot be applied is searched as long as it was, also at a size that is smaller for the time.
+    /// Goal: an event that cannot be applied is searched as long as it was, also at a size that is smaller for the
+    /// time.
     #[test]
     fn a_search_ends_while_batches_are_small() {
         let mut search = search();

@@ -33,8 +33,8 @@ pub enum FindingKind {
     Virtual,
     /// Two streams or event types have the same name, or a stream lies in the wrong log.
     Name,
-    /// The tables are not as Gesta makes them, so that what is stored can be changed, or something else is done with each
-    /// append. No event is damaged by that alone; the text ends with the statements that mend it.
+    /// The tables are not as Gesta makes them, so that what is stored can be changed, or something else is done with
+    /// each append. No event is damaged by that alone; the text ends with the statements that mend it.
     Schema,
 }
 
