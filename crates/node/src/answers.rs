@@ -74,6 +74,10 @@ struct AnswerMessage {
     /// been made. A build that does not know this finds a problem.
     #[prost(message, optional, tag = "6")]
     overtaken: Option<EndMessage>,
+    /// True if the problem lasts until an administrator acts, so that not every caller may be told what it says. A build
+    /// that does not know this tells every caller.
+    #[prost(bool, optional, tag = "7")]
+    for_administrator: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -107,10 +111,12 @@ pub fn encode(result: &Result<Changed>, end: impl FnOnce() -> KnownEnd) -> Bytes
             checkpoint: appended.checkpoint.to_string(),
             problem: None,
             overtaken: None,
+            for_administrator: None,
         },
         Err(error) => AnswerMessage {
             problem: Some(Document::from(error.kind()).to_json().into()),
             overtaken: error.is_overtaken().then(|| end().into()),
+            for_administrator: error.is_for_administrator().then_some(true),
             ..AnswerMessage::default()
         },
     };
@@ -135,8 +141,11 @@ pub(crate) fn decode(bytes: Bytes) -> Answered {
 fn read(message: AnswerMessage) -> Result<Changed> {
     if let Some(problem) = message.problem {
         let error = Document::read(&problem).and_then(Document::into_error);
-        let error = error.ok_or_else(|| unreadable("a problem of an unknown kind"))?;
-        return Err(Error::new(error));
+        let error = Error::new(error.ok_or_else(|| unreadable("a problem of an unknown kind"))?);
+        return Err(match message.for_administrator {
+            Some(true) => error.until_administrator_acts(),
+            _ => error,
+        });
     }
     let log = u16::try_from(message.log).map_err(unreadable)?;
     let checkpoint = message.checkpoint.parse::<Checkpoint>();
@@ -221,6 +230,17 @@ mod tests {
             let refused = read.result.expect_err("refused");
             assert_eq!(format!("{:?}", refused.kind()), format!("{kind:?}"));
             assert_eq!(read.overtaken, None);
+        }
+        let denied = || Error::new(ErrorKind::Unsupported("permission denied".into()));
+        for (error, is_marked) in [
+            (denied(), false),
+            (denied().until_administrator_acts(), true),
+            (Error::needs_administrator("the file is read-only"), true),
+        ] {
+            let read = decode(encode(&Err(error.clone()), || end));
+            let refused = read.result.expect_err("refused");
+            assert_eq!(refused.to_string(), error.to_string());
+            assert_eq!(refused.is_for_administrator(), is_marked, "{refused}");
         }
         let overtaken = Error::overtaken(&StreamId::new("s").expect("valid"));
         let read = decode(encode(&Err(overtaken.during("append")), || end));
