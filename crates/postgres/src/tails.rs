@@ -7,18 +7,21 @@
 //! while little happens nothing waits.
 //! Invariants: a read is answered from a statement that was sent after the read was asked for, so whoever has heard of
 //! a commit before will find it; what is wrong with one log fails the reads of that log alone. So each log is read by
-//! itself if the database refuses a statement of several: a row may be damaged, or all of them may take too long.
+//! itself if the database refuses a statement of several: a row may be damaged, or all of them may take too long. A log
+//! whose read by itself fails too is read by itself until that succeeds, and rounds wait for no such read.
 //! Not here: the statement (`read_tails`), the connections (`pool`).
 
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt};
 use gesta_core::backend::{LogTail, Purpose, Rows};
 use gesta_core::shares::{self, Holder};
-use gesta_core::{Error, Result};
+use gesta_core::{Error, LogId, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -114,11 +117,15 @@ fn panicked() -> Error {
 /// Answers what is asked for, until nobody can ask any more.
 async fn answer<F>(mut asked: mpsc::Receiver<WaitingRead>, read: impl Fn(Vec<LogTail>) -> F)
 where
-    F: Future<Output = Result<Together>>,
+    F: Future<Output = Result<Together>> + Send,
 {
     let mut not_before = Instant::now();
-    while let Some(first) = asked.recv().await {
-        tokio::time::sleep_until(not_before).await;
+    let mut alone = ReadsAlone {
+        under_way: FuturesUnordered::new(),
+        failed: HashSet::new(),
+    };
+    while let Some(first) = alone.beside(asked.recv()).await {
+        alone.beside(tokio::time::sleep_until(not_before)).await;
         let mut round = vec![first];
         while round.len() < ASKED_MAX
             && let Ok(next) = asked.try_recv()
@@ -127,6 +134,13 @@ where
         }
         // What is asked for while this round is answered belongs to the next one.
         let begun = Instant::now();
+        round.retain(|asked| !asked.answer.is_closed());
+        let has_failed = |asked: &WaitingRead| alone.failed.contains(&asked.tail.log);
+        let (by_itself, round): (Vec<_>, Vec<_>) = round.into_iter().partition(has_failed);
+        if !by_itself.is_empty() {
+            not_before = begun + PAUSE;
+            alone.begin(by_itself, &read);
+        }
         let mut round = round.into_iter();
         loop {
             let waiting = round.by_ref().filter(|asked| !asked.answer.is_closed());
@@ -135,39 +149,88 @@ where
                 break;
             }
             not_before = begun + PAUSE;
-            answer_together(together, &read).await;
+            let tails = together.iter().map(|asked| asked.tail).collect();
+            let outcome = alone.beside(read(tails)).await;
+            if let Some(refused) = answer_together(together, outcome) {
+                alone.begin(refused, &read);
+            }
+        }
+        while alone.under_way.len() >= ASKED_MAX {
+            alone.end_one().await;
         }
     }
 }
 
-/// Answers these reads by one statement, or each by its own if the database refuses the one.
-async fn answer_together<F>(together: Vec<WaitingRead>, read: &impl Fn(Vec<LogTail>) -> F)
-where
-    F: Future<Output = Result<Together>>,
-{
-    let tails = together.iter().map(|asked| asked.tail).collect();
-    match read(tails).await {
+/// Answers these reads from the outcome of their statement. Returns them if the database refused it and may answer each
+/// of them by itself.
+fn answer_together(
+    together: Vec<WaitingRead>,
+    outcome: Result<Together>,
+) -> Option<Vec<WaitingRead>> {
+    match outcome {
         Ok(Together::Read(answers)) => {
             for (asked, rows) in together.into_iter().zip(answers) {
                 // Whoever does not wait any more needs no answer.
                 let _ = asked.answer.send(rows);
             }
         }
-        // At the same time, so that none waits for one that takes long.
-        Ok(Together::Refused(_)) if together.len() > 1 => {
-            let alone = together.into_iter().map(|asked| async move {
-                let rows = match read(vec![asked.tail]).await {
-                    Ok(Together::Read(mut answers)) => answers.remove(0),
-                    Ok(Together::Refused(error)) | Err(error) => Err(error),
-                };
-                let _ = asked.answer.send(rows);
-            });
-            join_all(alone).await;
-        }
+        Ok(Together::Refused(_)) if together.len() > 1 => return Some(together),
         Ok(Together::Refused(error)) | Err(error) => {
             for asked in together {
                 let _ = asked.answer.send(Err(error.clone()));
             }
+        }
+    }
+    None
+}
+
+/// The reads of single logs, which go on while rounds are answered, so that no log waits for one that takes long.
+struct ReadsAlone<'a> {
+    under_way: FuturesUnordered<ReadAlone<'a>>,
+    /// Logs whose last read by itself has failed. A statement of several logs would be refused because of each of them.
+    failed: HashSet<LogId>,
+}
+
+/// Whether the read of a log by itself has succeeded.
+type ReadAlone<'a> = Pin<Box<dyn Future<Output = (LogId, bool)> + Send + 'a>>;
+
+impl<'a> ReadsAlone<'a> {
+    /// Begins a read for each of these.
+    fn begin<F>(&mut self, asked: Vec<WaitingRead>, read: &impl Fn(Vec<LogTail>) -> F)
+    where
+        F: Future<Output = Result<Together>> + Send + 'a,
+    {
+        for WaitingRead { tail, answer } in asked {
+            let reading = read(vec![tail]);
+            self.under_way.push(Box::pin(async move {
+                let (rows, is_read) = match reading.await {
+                    Ok(Together::Read(mut answers)) => (answers.remove(0), true),
+                    Ok(Together::Refused(error)) | Err(error) => (Err(error), false),
+                };
+                let _ = answer.send(rows);
+                (tail.log, is_read)
+            }));
+        }
+    }
+
+    /// Waits for something else while these reads go on.
+    async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = pin!(other);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.end_one(), if !self.under_way.is_empty() => {}
+                outcome = &mut other => return outcome,
+            }
+        }
+    }
+
+    /// Waits until one of these reads has ended.
+    async fn end_one(&mut self) {
+        match self.under_way.next().await {
+            Some((log, true)) => _ = self.failed.remove(&log),
+            Some((log, false)) => _ = self.failed.insert(log),
+            None => {}
         }
     }
 }
@@ -176,7 +239,7 @@ where
 mod tests {
     use std::sync::Mutex;
 
-    use gesta_core::{LogId, Position};
+    use gesta_core::Position;
 
     use super::*;
 
@@ -359,5 +422,39 @@ mod tests {
             }
         }
         assert_eq!(*count.lock().expect("whole"), 2 * (2 + 3));
+    }
+
+    /// What happened: all logs waited until the read of one by itself had met its time limit, and again with each of its
+    /// attempts. Goal: they wait for the first statement only.
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_takes_long_holds_up_no_other() {
+        let sent = Arc::new(Mutex::new(0));
+        let held_up = Arc::clone(&sent);
+        let tails = Tails::start_with(move |tails: Vec<LogTail>| {
+            let held_up = Arc::clone(&held_up);
+            async move {
+                if tails.iter().all(|tail| tail.log != LogId(1)) {
+                    return Ok(Together::Read(
+                        tails.iter().map(|_| Ok(nothing())).collect(),
+                    ));
+                }
+                *held_up.lock().expect("whole") += usize::from(tails.len() > 1);
+                tokio::time::sleep(Duration::from_secs(30)).await;
+                Ok(Together::Refused(Error::unavailable("too slow")))
+            }
+        });
+        let tails = Arc::new(tails);
+        all(vec![ask(&tails, 7, 0)]).await;
+        for attempt in 0..3 {
+            let begun = Instant::now();
+            let slow = ask(&tails, 1, 0);
+            for _ in 0..10 {
+                all([0, 2].map(|log| ask(&tails, log, 0)).into()).await;
+            }
+            let first = Duration::from_secs(if attempt == 0 { 30 } else { 0 });
+            assert!(begun.elapsed() <= first + Duration::from_secs(1));
+            slow.await.expect("ran").expect_err("too slow");
+        }
+        assert_eq!(*sent.lock().expect("whole"), 1);
     }
 }
