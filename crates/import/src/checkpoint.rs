@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::event::Place;
 use crate::options::{Deleted, Options};
-use crate::target::lost;
+use crate::target::{TRIES, lost};
 
 const EVENT_TYPE: &str = "$import-checkpoint";
 /// How many checkpoints can be read; the others are freed by a scavenge.
@@ -255,30 +255,35 @@ impl Checkpoints {
         let is_first = self.last.is_none();
         self.last = answer.streams.first().map(|stream| stream.last_revision);
         if is_first {
-            self.keep_few().await?;
+            self.keep_few().await;
         }
         Ok(())
     }
 
     /// Lets the stream keep few checkpoints, unless its metadata say how many. What else they say stays, above all who
-    /// may go on with the import.
-    async fn keep_few(&self) -> Result<()> {
-        match self.try_to_keep_few().await {
-            // Whether old checkpoints are freed has no bearing on the import.
-            Err(error) if error.is_retryable() => Ok(()),
-            answer => answer,
+    /// may go on with the import. What fails here only costs space: it is no reason to stop an import.
+    async fn keep_few(&self) {
+        if let Err(error) = self.try_to_keep_few().await {
+            tracing::warn!(
+                stream = %self.stream, %error,
+                "old checkpoints of an import are kept: $maxCount was not set"
+            );
         }
     }
 
     async fn try_to_keep_few(&self) -> Result<()> {
+        let mut tries = 0;
         loop {
             let found = self.store.stream_metadata(self.stream.clone()).await?;
             let Some(set) = keep_last(&self.stream, &found, KEPT)? else {
                 return Ok(());
             };
+            tries += 1;
             match self.store.set_stream_metadata(set).await {
                 // Somebody has changed them since they were read.
-                Err(error) if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. }) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WrongExpectedRevision { .. })
+                        && tries < TRIES => {}
                 answer => return answer.map(|_| ()),
             }
         }
@@ -289,8 +294,10 @@ impl Checkpoints {
 mod tests {
     use super::*;
     use crate::kind::Kind;
-    use gesta_core::{SetStreamMetadata, StreamMetadata};
+    use async_trait::async_trait;
+    use gesta_core::{SetStreamMetadata, StreamMetadata, StreamMetadataRecord};
     use gesta_memory::MemoryStore;
+    use gesta_testkit::{Around, Outer};
 
     /// What happened: the first checkpoint replaced what an operator had said of the stream, above all who might write
     /// it beside administrators.
@@ -317,6 +324,37 @@ mod tests {
                 Some(Revision(1))
             )
         );
+    }
+
+    /// A store that tells its caller no metadata, nor lets them be changed.
+    struct WithoutMetadata(MemoryStore);
+
+    #[async_trait]
+    impl Around for WithoutMetadata {
+        fn inner(&self) -> &dyn EventStore {
+            &self.0
+        }
+
+        async fn stream_metadata(&self, _stream: StreamId) -> Result<StreamMetadataRecord> {
+            Err(ErrorKind::Forbidden("metadata".into()).into())
+        }
+    }
+
+    /// What happened: a user who may write checkpoints, and not read the metadata of their stream, was refused after the
+    /// first one. Goal: the import goes on, and all its checkpoints stay.
+    #[tokio::test]
+    async fn who_may_not_read_metadata_writes_checkpoints() {
+        let store: Arc<dyn EventStore> = Arc::new(Outer(WithoutMetadata(MemoryStore::new())));
+        let options = Options::new(Kind::Marten, "postgres://h/d").unwrap();
+        let life = store.incarnation().await.unwrap();
+        let of = || (Arc::clone(&store), life);
+        let (mut checkpoints, _) = Checkpoints::open(of(), &options, "d", None).await.unwrap();
+        for place in 1..3 {
+            let written = checkpoints.write(Place::number(place), None, 1).await;
+            written.unwrap();
+        }
+        let (_, place) = Checkpoints::open(of(), &options, "d", None).await.unwrap();
+        assert_eq!(place, Some(Place::number(2)));
     }
 
     /// Goal: an import goes on where it was, and is refused with other rules or beside another one of its name.

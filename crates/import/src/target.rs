@@ -46,8 +46,8 @@ const IN_FLIGHT_BYTES: usize = 32 * 1024 * 1024;
 const READS_AT_ONCE: usize = 32;
 /// Of how many streams it is remembered what the target has. Others are read again.
 const KNOWN_MAX: usize = 1_000_000;
-/// How often streams are read again because an append found them otherwise.
-const TRIES: u32 = 5;
+/// How often a stream or its metadata are read again because a write found them otherwise.
+pub(crate) const TRIES: u32 = 5;
 
 /// An event that is ready to be appended.
 pub(crate) struct Ready {

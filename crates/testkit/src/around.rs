@@ -44,6 +44,11 @@ pub trait Around: Send + Sync + 'static {
     async fn delete_stream(&self, request: DeleteStream) -> Result<Deleted> {
         self.inner().delete_stream(request).await
     }
+
+    /// Does what [`EventStore::stream_metadata`] does; by default the inner store does it.
+    async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
+        self.inner().stream_metadata(stream).await
+    }
 }
 
 /// A store made of an [`Around`], which can be reached through it.
@@ -93,7 +98,7 @@ impl<T: Around> EventStore for Outer<T> {
     }
 
     async fn stream_metadata(&self, stream: StreamId) -> Result<StreamMetadataRecord> {
-        self.0.inner().stream_metadata(stream).await
+        Around::stream_metadata(&self.0, stream).await
     }
 
     async fn set_stream_metadata(&self, request: SetStreamMetadata) -> Result<MetadataSet> {

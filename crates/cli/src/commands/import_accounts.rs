@@ -100,15 +100,15 @@ pub(super) async fn refuse_others(
                     let name = info.stream.as_str();
                     let why = match has_file {
                         true => {
-                            format!("the stream {name:?} holds others than the file of the input")
+                            format!("the stream {name:?} holds others than the file of the input;")
                         }
                         false => format!(
                             "there is the stream {name:?}; if an import of this input was stopped, repeat it with the same input as \
-                             a file, which can be read before (gesta all import FILE)"
+                             a file, which can be read before (gesta all import FILE); else"
                         ),
                     };
                     return Err(Failure::usage(format!(
-                        "--with-accounts needs a store without accounts: {why}; import into a new store, or without the lines \
+                        "--with-accounts needs a store without accounts: {why} import into a new store, or without the lines \
                          of accounts",
                     )));
                 }
