@@ -122,6 +122,12 @@ impl Refusal {
         self
     }
 
+    /// Returns true if the message says what only those may know who look after the server.
+    #[must_use]
+    pub fn is_for_operators(&self) -> bool {
+        self.is_for_operators
+    }
+
     /// Returns true if the call failed because the server cannot reach its store.
     #[must_use]
     pub fn is_store_away(&self) -> bool {

@@ -137,8 +137,7 @@ pub(crate) async fn answer(
     answer
 }
 
-/// Notes whether the store has answered, so that the log tells when calls begin to fail because it is away. That stored
-/// data cannot be read is told once a second at most.
+/// Notes whether the store has answered, so that the log tells when calls begin to fail because it is away.
 fn note(state: &State, path: &str, outcome: &Result<Reply>) {
     match outcome {
         Err(refusal) if refusal.is_store_away() => {
@@ -150,16 +149,23 @@ fn note(state: &State, path: &str, outcome: &Result<Reply>) {
             };
             state.readiness.request_failed(kind.name, why);
         }
-        Err(refusal) if refusal.code == Code::DataLoss => {
-            if let Some(others) = problem::turn_of_error() {
-                tracing::error!(path, why = refusal.why(), others, "call failed");
-            }
-        }
+        Err(refusal) => tell_operators(Some(path), refusal),
         // Messages that are made on the way ask the store later.
         Ok(Reply::Finite(MessageSource::Framed(_))) if !PUBLIC.contains(&path) => {
             state.readiness.request_succeeded();
         }
         _ => {}
+    }
+}
+
+/// Writes to the log why a call failed, or a part of it, if callers may be told no more than that the log says why. There
+/// is one line a second at most. That the store is away is told by [`note`].
+pub(crate) fn tell_operators(path: Option<&str>, refusal: &Refusal) {
+    if refusal.is_for_operators()
+        && !refusal.is_store_away()
+        && let Some(others) = problem::turn_of_error()
+    {
+        tracing::error!(path, why = refusal.why(), others, "call failed");
     }
 }
 
@@ -231,10 +237,13 @@ async fn dispatch(path: &str, mut call: GrpcCall) -> Result<Reply> {
     }
 }
 
+/// Path of the call that appends batches.
+const BATCH_APPEND: &str = "/event_store.client.streams.Streams/BatchAppend";
+
 async fn others(path: &str, mut call: GrpcCall) -> Result<Reply> {
     match path {
         "/event_store.client.streams.Streams/Read" => read::read(&mut call).await,
-        "/event_store.client.streams.Streams/BatchAppend" => batch::batch_append(call),
+        BATCH_APPEND => batch::batch_append(call),
         "/event_store.client.streams.Streams/Delete" => delete::delete(&mut call).await,
         "/event_store.client.streams.Streams/Tombstone" => delete::tombstone(&mut call).await,
         "/event_store.client.server_features.ServerFeatures/GetSupportedMethods" => {

@@ -12,6 +12,7 @@ use tokio::time::Sleep;
 
 use super::PART_BYTES_MAX;
 use crate::gate::{GaveWay, either};
+use crate::grpc::tell_operators;
 
 type Result<T> = std::result::Result<T, Refusal>;
 
@@ -68,7 +69,10 @@ impl Messages {
             match self.poll_part(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Some(Ok(part))) => self.rest = part,
-                Poll::Ready(Some(Err(refusal))) => return self.end(refusal.to_trailers()),
+                Poll::Ready(Some(Err(refusal))) => {
+                    tell_operators(None, &refusal);
+                    return self.end(refusal.to_trailers());
+                }
                 Poll::Ready(None) => return self.end(refusal::success()),
             }
         }

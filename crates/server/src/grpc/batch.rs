@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::call::{GrpcCall, Requests};
 use super::claim::{self, Backing};
 use super::reply::{self, Reply};
-use super::{Result, refusal_of};
+use super::{BATCH_APPEND, Result, refusal_of, tell_operators};
 use crate::body::Reservation;
 use crate::gate::{GaveWay, Ticket, either};
 
@@ -179,7 +179,10 @@ async fn store(on: Backing, batch: Batch, held: Reservation) -> BatchAppendResp 
     let asked = batch.asked.clone();
     let answer = match tokio::time::timeout(batch.deadline, attempt(&on, batch)).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(refusal)) => asked.refused(&refusal),
+        Ok(Err(refusal)) => {
+            tell_operators(Some(BATCH_APPEND), &refusal);
+            asked.refused(&refusal)
+        }
         Err(_) => asked.refused(&Refusal::deadline()),
     };
     drop(held);

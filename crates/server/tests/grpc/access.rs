@@ -27,7 +27,7 @@ use crate::requests::{
 };
 use rows::{OF_TEAM, all, append, rows, status};
 
-mod rows;
+pub(crate) mod rows;
 mod table;
 
 pub(crate) struct World {

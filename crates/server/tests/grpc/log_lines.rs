@@ -1,10 +1,14 @@
 //! Tests what the log tells of gRPC calls.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use gesta_core::{Append, Appended, DeleteStream, Deleted, Error, EventStore, Result, StreamId};
+use gesta_core::{
+    Append, Appended, DeleteStream, Deleted, Error, ErrorKind, EventData, EventStore,
+    EventStoreExt, EventType, ExpectedRevision, ReadStream, Result, StreamFrom, StreamId,
+    StreamPage,
+};
 use gesta_groups::Source;
 use gesta_grpc::messages::groups::{DeleteReq, delete_req};
 use gesta_grpc::messages::shared::Empty;
@@ -12,11 +16,12 @@ use gesta_memory::MemoryStore;
 use gesta_server::Config;
 use gesta_testkit::{Around, Outer};
 
+use crate::access::rows::{batch, read, status};
 use crate::access::{Later, basic, world, world_over};
 use crate::client::Client;
 use crate::connection::soon;
 use crate::logged::Logged;
-use crate::requests::{APPEND, GROUPS, appending, bytes_of, identifier};
+use crate::requests::{APPEND, GROUPS, READ, appending, bytes_of, identifier};
 use gesta_grpc::messages::streams::AppendReq;
 use gesta_grpc::messages::streams::append_req::Content;
 
@@ -29,6 +34,17 @@ struct Away {
     hangs: AtomicBool,
     /// Number of deletes that hang, or hung.
     hanging: AtomicUsize,
+    /// The error with which carts cannot be appended to, nor read beyond the first page.
+    failure: Mutex<Option<Error>>,
+}
+
+impl Away {
+    fn fail(&self, stream: &StreamId) -> Result<()> {
+        match &*self.failure.lock().unwrap() {
+            Some(error) if stream.as_str().starts_with("cart-") => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
 }
 
 #[async_trait]
@@ -41,7 +57,16 @@ impl Around for Away {
         if self.is_away.load(Ordering::SeqCst) {
             return Err(Error::unavailable("the database is away"));
         }
+        let mut parts = append.streams.iter();
+        parts.try_for_each(|part| self.fail(&part.stream))?;
         self.inner.append(append).await
+    }
+
+    async fn read_stream(&self, request: ReadStream) -> Result<StreamPage> {
+        if request.from != StreamFrom::Start {
+            self.fail(&request.stream)?;
+        }
+        self.inner.read_stream(request).await
     }
 
     async fn delete_stream(&self, delete: DeleteStream) -> Result<Deleted> {
@@ -80,6 +105,45 @@ async fn calls_that_fail_because_the_store_is_away_are_told_once() {
     })
     .await;
     assert_eq!(logged.with("WARN").len(), 1, "{:?}", logged.with("WARN"));
+}
+
+/// What happened: callers were told that the log says why a call failed, and the log said nothing. Goal: it tells what
+/// they may not know, also of a part of a call.
+#[tokio::test]
+async fn why_a_call_fails_is_told_to_the_log() {
+    let (logged, _guard) = Logged::begin();
+    let store = Arc::new(Outer(Away::default()));
+    let world = world_over(store.clone(), Later::default()).await;
+    let event = || EventData::json(EventType::new("T").expect("valid"), "1");
+    let events: Vec<_> = (0..1_500).map(|_| event()).collect();
+    let seeded = store.append_to("cart-1", ExpectedRevision::Any, events);
+    seeded.await.expect("stored");
+    let batches = "/event_store.client.streams.Streams/BatchAppend";
+    for (n, (path, request)) in [
+        (APPEND, bytes_of(&appending("cart-1", 1))),
+        (batches, batch("cart-1")),
+        (READ, read("cart-1")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let why = |kind: &str| format!("db-{n} {kind}");
+        let denied = Error::new(ErrorKind::Unsupported(why("denies"))).until_administrator_acts();
+        let schema = ErrorKind::Schema(why("lacks a table")).into();
+        for error in [denied, schema] {
+            let text = error.to_string();
+            *store.failure.lock().unwrap() = Some(error);
+            soon(async {
+                // There is one line a second at most, which another test may have.
+                while logged.with(&text).is_empty() {
+                    let by = (&*basic("user"), "60S");
+                    let code = status(&world.client, path, by, request.clone()).await;
+                    assert_ne!(code, 0, "{path}");
+                }
+            })
+            .await;
+        }
+    }
 }
 
 /// Goal: what an operator has asked for, and what others may not ask for, is in the audit log.

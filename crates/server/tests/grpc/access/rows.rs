@@ -69,7 +69,7 @@ fn describe(stream: &str, metadata: &'static str) -> Bytes {
     bytes_of(&[options, AppendReq { content }])
 }
 
-fn batch(stream: &str) -> Bytes {
+pub(crate) fn batch(stream: &str) -> Bytes {
     let id = || Some(ids::uuid(Uuid::new_v4(), ids::UuidForm::Text));
     let metadata = [("type", "added"), ("content-type", "application/json")];
     bytes_of(&[BatchAppendReq {
@@ -121,7 +121,7 @@ fn records(streams: &[&str]) -> Bytes {
     }])
 }
 
-fn read(stream: &str) -> Bytes {
+pub(crate) fn read(stream: &str) -> Bytes {
     bytes_of(&reading(read_of(stream)))
 }
 
