@@ -340,8 +340,8 @@ mod tests {
         }
     }
 
-    /// What happened: a user who may write checkpoints, and not read the metadata of their stream, was refused after the
-    /// first one. Goal: the import goes on, and all its checkpoints stay.
+    /// What happened: a user who may write checkpoints, and not read the metadata of their stream, was refused after
+    /// the first one. Goal: the import goes on, and all its checkpoints stay.
     #[tokio::test]
     async fn who_may_not_read_metadata_writes_checkpoints() {
         let store: Arc<dyn EventStore> = Arc::new(Outer(WithoutMetadata(MemoryStore::new())));

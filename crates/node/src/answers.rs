@@ -74,8 +74,8 @@ struct AnswerMessage {
     /// been made. A build that does not know this finds a problem.
     #[prost(message, optional, tag = "6")]
     overtaken: Option<EndMessage>,
-    /// True if the problem lasts until an administrator acts, so that not every caller may be told what it says. A build
-    /// that does not know this tells every caller.
+    /// True if the problem lasts until an administrator acts, so that not every caller may be told what it says. A
+    /// build that does not know this tells every caller.
     #[prost(bool, optional, tag = "7")]
     for_administrator: Option<bool>,
 }

@@ -424,8 +424,8 @@ mod tests {
         assert_eq!(*count.lock().expect("whole"), 2 * (2 + 3));
     }
 
-    /// What happened: all logs waited until the read of one by itself had met its time limit, and again with each of its
-    /// attempts. Goal: they wait for the first statement only.
+    /// What happened: all logs waited until the read of one by itself had met its time limit, and again with each of
+    /// its attempts. Goal: they wait for the first statement only.
     #[tokio::test(start_paused = true)]
     async fn a_log_that_takes_long_holds_up_no_other() {
         let sent = Arc::new(Mutex::new(0));

@@ -158,8 +158,8 @@ fn note(state: &State, path: &str, outcome: &Result<Reply>) {
     }
 }
 
-/// Writes to the log why a call failed, or a part of it, if callers may be told no more than that the log says why. There
-/// is one line a second at most. That the store is away is told by [`note`].
+/// Writes to the log why a call failed, or a part of it, if callers may be told no more than that the log says why.
+/// There is one line a second at most. That the store is away is told by [`note`].
 pub(crate) fn tell_operators(path: Option<&str>, refusal: &Refusal) {
     if refusal.is_for_operators()
         && !refusal.is_store_away()
