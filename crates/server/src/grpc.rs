@@ -42,7 +42,7 @@ use crate::body::MessageSource;
 use crate::gate::Ticket;
 use crate::grpc::call::GrpcCall;
 use crate::grpc::reply::Reply;
-use crate::problem;
+use crate::problem::{self, tell_operators};
 use crate::request_log::Answered;
 use crate::route::Route;
 use crate::state::State;
@@ -155,17 +155,6 @@ fn note(state: &State, path: &str, outcome: &Result<Reply>) {
             state.readiness.request_succeeded();
         }
         _ => {}
-    }
-}
-
-/// Writes to the log why a call failed, or a part of it, if callers may be told no more than that the log says why.
-/// There is one line a second at most. That the store is away is told by [`note`].
-pub(crate) fn tell_operators(path: Option<&str>, refusal: &Refusal) {
-    if refusal.is_for_operators()
-        && !refusal.is_store_away()
-        && let Some(others) = problem::turn_of_error()
-    {
-        tracing::error!(path, why = refusal.why(), others, "call failed");
     }
 }
 

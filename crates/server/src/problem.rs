@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 use gesta_access::FOR_OPERATORS;
 use gesta_core::{Error, ErrorKind};
+use gesta_grpc::Refusal;
 use gesta_wire::problem::Document;
 pub(crate) use gesta_wire::problem::*;
 use hyper::StatusCode;
@@ -193,9 +194,20 @@ impl From<&Error> for Problem {
     }
 }
 
+/// Writes to the log why a call failed, or a part of it, if callers may be told no more than that the log says why.
+/// There is one line a second at most. That the store is away is told by readiness.
+pub(crate) fn tell_operators(path: Option<&str>, refusal: &Refusal) {
+    if refusal.is_for_operators()
+        && !refusal.is_store_away()
+        && let Some(others) = turn_of_error()
+    {
+        tracing::error!(path, why = refusal.why(), others, "call failed");
+    }
+}
+
 /// Returns how many errors were not told since the last line about one, if there may be another line now. Whoever asks
 /// again and again for what cannot be read would fill the log.
-pub(crate) fn turn_of_error() -> Option<u64> {
+fn turn_of_error() -> Option<u64> {
     static ERRORS: LazyLock<LinePace> = LazyLock::new(LinePace::begin);
     ERRORS.turn(Instant::now())
 }

@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 
 use super::PART_BYTES_MAX;
 use crate::gate::{GaveWay, either};
-use crate::grpc::tell_operators;
+use crate::problem::tell_operators;
 
 type Result<T> = std::result::Result<T, Refusal>;
 
