@@ -247,10 +247,7 @@ async fn a_floor_is_kept() {
         .order(&id("balances", 1), &Order::Reset, AT_ALL)
         .await;
     assert_eq!(answer.expect("an answer"), "it was reset");
-    process
-        .wait_for("balances", &head, AT_ALL)
-        .await
-        .expect("whole again");
+    world.applies_all(&process, "balances").await;
     assert_eq!(totals(&world, "events").await.len(), 1);
     let row = world.row("balances").await;
     assert_eq!((row.resets, row.floor), (1, from.clone()));

@@ -111,8 +111,13 @@ impl World {
     /// Waits until a projection has applied everything that is there, or put it aside.
     pub(crate) async fn applies_all(&self, process: &Process, name: &str) {
         let head = self.head().await;
-        let waited = process.wait_for(name, &head, AT_ALL).await;
-        waited.expect("it comes to the end");
+        loop {
+            match process.wait_for(name, &head, AT_ALL).await {
+                // The process has heard only now of a reset that was done before.
+                Err(gesta_projection::Error::Reset(_)) => {}
+                waited => break waited.expect("it comes to the end"),
+            }
+        }
     }
 
     /// What is stored of the active version of a projection.
