@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use gesta_core::Filter;
+use bytes::Bytes;
+use gesta_core::backend::{LoadedMeta, LoadedStream, StreamHead};
+use gesta_core::{ContentType, Filter, Query, Tags};
 
 use super::*;
 use crate::command::KnownOfMatch;
@@ -139,5 +141,82 @@ fn answers_about_a_condition_end_with_what_was_forgotten() {
             confirms: None,
         };
         assert_eq!(seek(&mut knowledge, &mut condition), asks_again);
+    }
+}
+
+/// Goal: an event in memory refuses a condition at once only if nothing can have scavenged it: of a stream that has
+/// metadata, or was deleted, the database is asked.
+#[test]
+fn an_event_that_may_be_scavenged_is_asked_for() {
+    let config = Config::default();
+    let stream = StreamId::new("s").expect("valid");
+    let head = |position| StreamHead {
+        row: RowId(position),
+        last: Revision(0),
+        position: Position(position),
+        id: None,
+    };
+    let row = Row {
+        position: Position(2),
+        stream: stream.clone(),
+        stream_row: RowId(2),
+        revision: Revision(0),
+        id: EventId::random(),
+        event_type: EventType::new("e").expect("valid"),
+        type_row: RowId(1),
+        created: Timestamp(0),
+        content_type: ContentType::Json,
+        data: Bytes::new(),
+        packed: None,
+        metadata: Bytes::new(),
+        tags: Tags::default(),
+    };
+    let metadata = LoadedMeta {
+        head: head(1),
+        data: Bytes::from_static(b"{}"),
+        metadata: Bytes::new(),
+    };
+    for meta in [None, Some(metadata)] {
+        let mut knowledge = Knowledge::new(&config);
+        knowledge.forget(&config, end_at(1, 0), clock(0, 0));
+        let loaded = Loaded {
+            end: end_at(1, 0),
+            streams: vec![LoadedStream {
+                head: Some(head(2)),
+                meta: meta.clone(),
+            }],
+            types: Vec::new(),
+        };
+        let request = LoadRequest {
+            streams: vec![stream.clone()],
+            types: Vec::new(),
+        };
+        knowledge.learn(request, &loaded);
+        knowledge.keep_newest(Position(1), std::iter::empty());
+        knowledge.see(&row, Position(1));
+        let mut condition = NoMatch {
+            filter: Arc::new(Filter::query(Query {
+                types: vec![row.event_type.clone()],
+                ..Query::default()
+            })),
+            after: None,
+            known: None,
+            compared: None,
+        };
+        let found = knowledge.match_after(&mut condition, Position(1), Position(2), &mut 100);
+        match meta {
+            None => assert_eq!(found, Matching::Found(Position(2))),
+            Some(_) => assert!(
+                matches!(
+                    found,
+                    Matching::Unknown {
+                        after: Position(1),
+                        confirms: Some(_),
+                        ..
+                    }
+                ),
+                "{found:?}"
+            ),
+        }
     }
 }
