@@ -248,20 +248,31 @@ impl World {
     }
 
     /// Returns true if the metadata of a stream of a command were changed after this end of the log, as a delete does,
-    /// or hide events. Then the command may have been stored, and be gone.
+    /// or hide events. Then the command may have been stored, and be gone: unless it has a claim that holds only if it
+    /// was not stored.
     pub(super) fn may_be_gone(&self, record: usize, known: KnownEnd) -> bool {
-        let mut asked = self.model.records[record].asked.iter();
-        asked.any(|asked| {
-            let metadata = asked.stream.metadata_stream();
-            let hides_events = self.database.truth(&asked.stream).hides_events;
-            let mut was_changed = false;
-            self.database.look(|rows, history, _| {
-                let known = known.within(incarnation(history));
-                let mut later = rows.iter().filter(|of| of.row.position > known);
-                was_changed = later.any(|of| of.row.stream == metadata);
-            });
-            was_changed || hides_events && asked.target != metadata
-        })
+        let record = &self.model.records[record];
+        let truth = |asked: &Asked| self.database.truth(&asked.stream);
+        let was_never_stored = record.asked.iter().any(|asked| {
+            let is_exact = matches!(
+                asked.claim,
+                StreamClaim::Expected(ExpectedRevision::Exact(_))
+            );
+            is_exact || asked.target == asked.stream && truth(asked).last.is_none()
+        });
+        let mut asked = record.asked.iter();
+        !was_never_stored
+            && asked.any(|asked| {
+                let metadata = asked.stream.metadata_stream();
+                let hides_events = truth(asked).hides_events && asked.target != metadata;
+                let mut was_changed = false;
+                self.database.look(|rows, history, _| {
+                    let known = known.within(incarnation(history));
+                    let mut later = rows.iter().filter(|of| of.row.position > known);
+                    was_changed = later.any(|of| of.row.stream == metadata);
+                });
+                !asked.ids.is_empty() && (was_changed || hides_events)
+            })
     }
 
     /// Lets this node do a call that has come back.
