@@ -374,7 +374,8 @@ async fn a_search_that_takes_long_holds_up_nobody() {
         until_phase(&process, &id(name, 1), Phase::Live).await;
     }
     let store: Arc<dyn EventStore> = Arc::new(Outer(Hangs(Arc::clone(&world.store))));
-    let api = Api::of(&store, world.target.clone());
+    let looked_at = Faulty::new(world.target.clone(), 0, Fate::None);
+    let api = Api::of(&store, looked_at.clone());
     let wait = |path: &'static str, written: Appended| {
         let api = api.clone();
         tokio::spawn(async move {
@@ -398,8 +399,9 @@ async fn a_search_that_takes_long_holds_up_nobody() {
     faulty.set_away(true);
     let account = world.append("account-1", "added", "1").await;
     let account = wait("/balances/wait", account);
-    // Both have looked by then, or do so in vain.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // Whatever began before the first of these looks has ended with the last one.
+    let looks = looked_at.looks() + 3;
+    until_so(async || looked_at.looks() >= looks, "it looks").await;
     assert!(!rare.is_finished() && !account.is_finished());
     faulty.set_away(false);
     assert_eq!(account.await.expect("no panic"), 200);
