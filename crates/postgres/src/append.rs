@@ -7,6 +7,14 @@
 //! Invariant: a connection has at most one handle for each log; a second handle for the log gets another connection.
 //! Not here: what a batch contains, and what to do about its outcome (`gesta-append`).
 
+pub(crate) mod appender;
+pub(crate) mod compression;
+pub(crate) mod encode;
+pub(crate) mod flights;
+pub(crate) mod gather;
+pub(crate) mod prepared;
+pub(crate) mod sharing;
+
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -15,12 +23,12 @@ use futures::future::{BoxFuture, Shared, WeakShared};
 use gesta_core::backend::{Batch, BatchOutcome, LogWriter, WriterEpoch};
 use gesta_core::{Error, LogId, Result};
 
-use crate::appender::{Appender, Appends, Judged};
-use crate::connection::Connector;
+use crate::append::appender::{Appender, Appends, Judged};
+use crate::append::gather::StatementPart;
+use crate::append::prepared::Prepared;
+use crate::append::sharing::{SharedLane, Sharing, unknown};
+use crate::connect::connection::Connector;
 use crate::error;
-use crate::gather::StatementPart;
-use crate::prepared::Prepared;
-use crate::sharing::{SharedLane, Sharing, unknown};
 
 type Opened = Result<Arc<Sharing>>;
 type Opening = BoxFuture<'static, Opened>;

@@ -12,11 +12,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::compression::unpack;
-use crate::connection::{Connection, Connector, Role};
+use crate::append::compression::unpack;
+use crate::connect::connection::{Connection, Connector, Role};
+use crate::databases::copies;
+use crate::databases::map;
+use crate::error;
 use crate::sql_numbers::log_number;
 use crate::values::Moment;
-use crate::{copies, error, map};
 
 const AUDIT_VIRTUAL: &str = include_str!("../sql/audit_virtual.sql");
 const AUDIT_SIZES: &str = include_str!("../sql/audit_sizes.sql");

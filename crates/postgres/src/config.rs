@@ -12,9 +12,9 @@ use gesta_core::{Error, Result};
 use percent_encoding::percent_decode_str;
 use tokio_postgres::config::{Host, SslMode};
 
-use crate::compression::Compression;
-use crate::password::Passwords;
-use crate::tls::TlsMode;
+use crate::append::compression::Compression;
+use crate::connect::password::Passwords;
+use crate::connect::tls::TlsMode;
 
 /// The options of Gesta itself, with what they mean.
 const OWN_OPTIONS: &[(&str, &str)] = &[

@@ -8,6 +8,9 @@
 //! of the present generation when it is handed out; another *store* (`identity`) is refused, and changes nothing that
 //! is known.
 
+pub(crate) mod lineage;
+pub(crate) mod witness;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,14 +22,14 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
+use crate::cluster::payload::incarnation_payload;
+use crate::connect::hosts::Timeline;
+use crate::connect::identity::Identity;
 use crate::error;
-use crate::hosts::Timeline;
-use crate::identity::Identity;
-use crate::lineage::{self, Noted};
-use crate::names::Names;
-use crate::payload::incarnation_payload;
+use crate::history::lineage::Noted;
+use crate::history::witness::{Comparison, Found, FoundLog, KnownHistory, Mark, Replaced, View};
+use crate::read::names::Names;
 use crate::sql_numbers::{CLOSED, log_number, numbers};
-use crate::witness::{Comparison, Found, FoundLog, KnownHistory, Mark, Replaced, View};
 
 const READ_WITNESS: &str = include_str!("../sql/read_witness.sql");
 const REPLACE_INCARNATION: &str = include_str!("../sql/replace_incarnation.sql");

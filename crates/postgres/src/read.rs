@@ -6,6 +6,14 @@
 //! [`Filter::matches`](gesta_core::Filter::matches), and the database only narrows the choice.
 //! Not here: parts of many streams, or of many logs, in one statement (`read_streams`, `read_tails`).
 
+pub(crate) mod filter;
+pub(crate) mod lookup;
+pub(crate) mod name_reader;
+pub(crate) mod names;
+pub(crate) mod streams;
+pub(crate) mod tail_pages;
+pub(crate) mod tails;
+
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use gesta_core::backend::{LogSlice, Rows, StreamSlice, WriterEpoch};
@@ -19,11 +27,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::compression::{length, unpack};
+use crate::append::compression::{length, unpack};
+use crate::connect::pool::{PooledReader, Read, ReadResult};
 use crate::error;
-use crate::filter::Narrowing;
-use crate::names::Names;
-use crate::pool::{PooledReader, Read, ReadResult};
+use crate::read::filter::Narrowing;
+use crate::read::names::Names;
 use crate::sql_numbers::{bound, log_number};
 use crate::values::Moment;
 

@@ -19,22 +19,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::append::Writers;
 use crate::audit::PostgresAudit;
+use crate::cluster::registry::PostgresRegistry;
+use crate::cluster::signals::Signals;
 use crate::config::Config;
-use crate::connection::{Connection, Connector, Role, is_pooled_by_transaction, read_session};
+use crate::connect::connection::{
+    Connection, Connector, Role, is_pooled_by_transaction, read_session,
+};
+use crate::connect::identity::Identity;
+use crate::connect::pool::Pool;
+use crate::databases::map;
+use crate::databases::map::{Asked, ReadHeld, ReadMap, Shows};
 use crate::error::{self, READ_ONLY};
 use crate::history::Ledger;
-use crate::identity::Identity;
-use crate::lineage;
-use crate::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd, ReadLogEnds};
-use crate::map::{Asked, ReadHeld, ReadMap, Shows};
-use crate::pool::Pool;
+use crate::history::lineage;
+use crate::read::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd, ReadLogEnds};
+use crate::read::streams::ReadStreamsPage;
+use crate::read::tails::Tails;
 use crate::read::{ReadLogPage, ReadStreamPage};
-use crate::read_streams::ReadStreamsPage;
-use crate::registry::PostgresRegistry;
-use crate::signals::Signals;
-use crate::tails::Tails;
+use crate::scavenge;
+use crate::schema;
 use crate::virtual_index::PostgresIndex;
-use crate::{map, scavenge, schema};
 
 /// The most batches that may be on their way at once. The pipeline sends more than a few of them only far from the
 /// database.

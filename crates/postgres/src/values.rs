@@ -12,9 +12,9 @@ use gesta_core::Timestamp;
 use gesta_sql::{content_type_code, tags_to_text};
 use tokio_postgres::types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 
-use crate::compression::PACKED;
-use crate::gather::StatementPart;
-use crate::prepared::Prepared;
+use crate::append::compression::PACKED;
+use crate::append::gather::StatementPart;
+use crate::append::prepared::Prepared;
 
 /// The microseconds from 1970 to 2000, where the time of PostgreSQL begins.
 const EPOCH_OFFSET_US: i64 = 946_684_800_000_000;

@@ -18,8 +18,8 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 
+use crate::connect::pool::{Pool, PooledReader, Read, ReadError, ReadResult};
 use crate::error;
-use crate::pool::{Pool, PooledReader, Read, ReadError, ReadResult};
 use crate::sql_numbers::bound;
 
 const READ_INDEX: &str = include_str!("../sql/read_virtual_index.sql");

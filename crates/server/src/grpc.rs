@@ -36,15 +36,15 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Version};
 use tokio::time::Instant;
 
-use crate::activity::Activity;
-use crate::api::{self, Admitted, Answer, RequestPlace};
-use crate::body::MessageSource;
-use crate::gate::Ticket;
+use crate::connection::activity::Activity;
 use crate::grpc::call::GrpcCall;
 use crate::grpc::reply::Reply;
-use crate::problem::{self, tell_operators};
-use crate::request_log::Answered;
 use crate::route::Route;
+use crate::shared::api::{self, Admitted, Answer, RequestPlace};
+use crate::shared::body::MessageSource;
+use crate::shared::gate::Ticket;
+use crate::shared::problem::{self, tell_operators};
+use crate::shared::request_log::Answered;
 use crate::state::State;
 
 /// Result of a call.
@@ -200,17 +200,17 @@ async fn admit(
         activity.prove();
         Ok((state.requests.enter(admitted.holder())?, admitted))
     };
-    let entered: crate::problem::Result<_> = enter.await;
+    let entered: crate::shared::problem::Result<_> = enter.await;
     entered.map_err(|problem| refusal_of(&problem))
 }
 
 /// Makes a refusal of a problem of HTTP.
-fn refusal_of(problem: &crate::problem::Problem) -> Refusal {
+fn refusal_of(problem: &crate::shared::problem::Problem) -> Refusal {
     let detail = problem.detail.as_str();
     match problem.status().as_u16() {
         401 => Refusal::unauthenticated(),
         403 => Refusal::access_denied(),
-        503 if problem.kind == crate::problem::OVERLOADED => Refusal::overloaded(detail),
+        503 if problem.kind == crate::shared::problem::OVERLOADED => Refusal::overloaded(detail),
         500..600 => Refusal::unavailable(detail),
         413 => Refusal::new(gesta_grpc::Code::ResourceExhausted, detail),
         _ => Refusal::invalid(detail),

@@ -7,6 +7,12 @@
 //! per request would be a good part of its cost; the addresses are few and fixed (`route`).
 //! Invariants: handlers decode, call and encode, no rule of the store is in them; every error is an RFC 9457 problem
 //! document, over gRPC a status with trailers; everything that waits or is held in memory has a maximum.
+//!
+//! The way of a call: `serve` accepts a connection, which `connection` encrypts and watches; `router` finds the call by
+//! its address (`route`) and does what is the same for all; `http` or `grpc` reads the request, calls the store and
+//! writes the answer. What both have in common (frame, bounds, errors, metrics) is in `shared`, and `state` holds what
+//! all requests share.
+//!
 //! Not here: the rules of appends and reads (`gesta_core` and the backends), the client (`gesta_client`), configuration
 //! files (the binary).
 //!
@@ -21,54 +27,20 @@
 //! # Ok(()) }
 //! ```
 
-mod activity;
-mod api;
-mod appends;
-mod backup;
-mod body;
-mod certificate;
 mod config;
-mod cors;
-mod decode;
-mod deliveries;
-mod document;
-mod edge;
-mod fanout;
-mod gate;
-mod gossip;
-mod groups;
+mod connection;
 mod grpc;
-mod host;
-mod lasting;
-mod lines;
-mod maintainer;
-mod maintenance;
-mod metrics;
-mod pace;
-mod pages;
-mod patterns;
-mod placement;
-mod problem;
-mod queries;
-mod read;
-mod readiness;
-mod request_log;
+mod http;
 mod route;
 mod router;
-mod scavenges;
 mod serve;
-mod sse;
+mod shared;
 mod state;
-mod subscribe;
-mod system;
-mod tls;
-mod uri;
-mod write;
 
 pub use config::{Config, Network, NoNetwork, NoOrigin, Origin};
-pub use maintainer::{Maintenance, OnProgress, VirtualStreamsCall};
-pub use placement::{Cluster, ClusterNode, ClusterPlacement, LogOwner};
+pub use connection::tls::{TlsError, TlsFiles};
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};
+pub use shared::maintainer::{Maintenance, OnProgress, VirtualStreamsCall};
+pub use shared::placement::{Cluster, ClusterNode, ClusterPlacement, LogOwner};
 pub use state::BackupSource;
-pub use tls::{TlsError, TlsFiles};

@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn the_openapi_document_has_every_route_and_method() {
         let document: serde_json::Value =
-            serde_json::from_str(include_str!("openapi.json")).expect("JSON");
+            serde_json::from_str(include_str!("http/openapi.json")).expect("JSON");
         assert_eq!(document["openapi"], "3.1.0");
         let documented: BTreeSet<(String, String)> = document["paths"]
             .as_object()
@@ -441,7 +441,7 @@ mod tests {
     /// Goal: every `$ref` of the OpenAPI document leads somewhere.
     #[test]
     fn the_openapi_document_refers_to_what_it_has() {
-        let text = include_str!("openapi.json");
+        let text = include_str!("http/openapi.json");
         let document: serde_json::Value = serde_json::from_str(text).expect("JSON");
         let references: Vec<&str> = text
             .split("\"$ref\": \"#")

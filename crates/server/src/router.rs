@@ -14,14 +14,24 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode, Version};
 use tokio::time::Instant;
 
-use crate::activity::Activity;
-use crate::api::{Answer, Call, RequestPlace, check_frame, show};
-use crate::body::RequestBody;
-use crate::problem::{self, Problem, Result};
-use crate::request_log::Answered;
+use crate::connection::activity::Activity;
+use crate::grpc;
+use crate::http::backup;
+use crate::http::cors;
+use crate::http::groups;
+use crate::http::maintenance;
+use crate::http::read;
+use crate::http::sse;
+use crate::http::subscribe;
+use crate::http::system;
+use crate::http::write;
 use crate::route::{self, Matched, Route, Verb};
+use crate::shared::api::{Answer, Call, RequestPlace, check_frame, show};
+use crate::shared::body::RequestBody;
+use crate::shared::gossip;
+use crate::shared::problem::{self, Problem, Result};
+use crate::shared::request_log::Answered;
 use crate::state::State;
-use crate::{backup, cors, gossip, groups, grpc, maintenance, read, sse, subscribe, system, write};
 
 /// Answers a request. It never fails: an error is an answer too.
 pub(crate) async fn answer(

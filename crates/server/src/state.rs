@@ -16,21 +16,21 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::appends::Appends;
-use crate::body::Budget;
 use crate::config::Config;
-use crate::fanout::EncodedEvents;
-use crate::gate::{Gate, Ticket};
-use crate::maintainer::{Maintainer, Maintenance};
-use crate::metrics::{InFlight, Metrics};
-use crate::pace::Paces;
-use crate::patterns::Patterns;
-use crate::placement::{Cluster, host_and_port};
-use crate::problem::Result;
-use crate::readiness::Readiness;
-use crate::request_log::RequestLog;
-use crate::scavenges::Scavenges;
-use crate::tls::Tls;
+use crate::connection::tls::Tls;
+use crate::shared::appends::Appends;
+use crate::shared::body::Budget;
+use crate::shared::fanout::EncodedEvents;
+use crate::shared::gate::{Gate, Ticket};
+use crate::shared::maintainer::{Maintainer, Maintenance};
+use crate::shared::metrics::{InFlight, Metrics};
+use crate::shared::pace::Paces;
+use crate::shared::patterns::Patterns;
+use crate::shared::placement::{Cluster, host_and_port};
+use crate::shared::problem::Result;
+use crate::shared::readiness::Readiness;
+use crate::shared::request_log::RequestLog;
+use crate::shared::scavenges::Scavenges;
 
 /// Fewest requests at once of callers who have not proved who they are that are taken.
 const STRANGERS_MIN: usize = 16;

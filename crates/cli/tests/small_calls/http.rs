@@ -61,7 +61,7 @@ pub(crate) fn largest_reads() -> Vec<HttpCall> {
 
 impl Api {
     pub(crate) fn read() -> Self {
-        let text = include_str!("../../../server/src/openapi.json");
+        let text = include_str!("../../../server/src/http/openapi.json");
         let document: Value = serde_json::from_str(text).unwrap();
         let paths = document["paths"].as_object().unwrap().iter();
         let methods = ["get", "put", "post", "delete"];

@@ -22,9 +22,9 @@ use super::call::{GrpcCall, Requests};
 use super::claim::{self, Backing};
 use super::reply::{self, Reply};
 use super::{BATCH_APPEND, Result, refusal_of};
-use crate::body::Reservation;
-use crate::gate::{GaveWay, Ticket, either};
-use crate::problem::tell_operators;
+use crate::shared::body::Reservation;
+use crate::shared::gate::{GaveWay, Ticket, either};
+use crate::shared::problem::tell_operators;
 
 /// Most batches of one call that are being stored at once. No more are read meanwhile.
 const IN_FLIGHT_MAX: usize = 256;

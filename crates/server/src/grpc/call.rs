@@ -17,10 +17,10 @@ use tokio::time::Instant;
 
 use super::claim::Backing;
 use super::{Result, refusal_of};
-use crate::activity::Activity;
-use crate::api::{Admitted, AuditLine};
-use crate::body::Reservation;
-use crate::gate::{GaveWay, Ticket};
+use crate::connection::activity::Activity;
+use crate::shared::api::{Admitted, AuditLine};
+use crate::shared::body::Reservation;
+use crate::shared::gate::{GaveWay, Ticket};
 use crate::state::State;
 
 /// One call of gRPC.

@@ -16,8 +16,8 @@ use gesta_grpc::v2::StreamState;
 use gesta_grpc::{Expected, Refusal, stored};
 
 use super::Result;
-use crate::api::Admitted;
-use crate::metrics::AppendSize;
+use crate::shared::api::Admitted;
+use crate::shared::metrics::AppendSize;
 use crate::state::State;
 
 /// What a call that writes needs: the server and the caller.

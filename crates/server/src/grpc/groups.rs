@@ -23,7 +23,7 @@ use gesta_grpc::{Code, Positions, Refusal};
 use super::Result;
 use super::call::GrpcCall;
 use super::reply::Reply;
-use crate::api::AuditLine;
+use crate::shared::api::AuditLine;
 use crate::state::State;
 use answers::Identities;
 pub(crate) use consume::consume;
@@ -73,7 +73,7 @@ fn changing(call: &GrpcCall, what: impl Into<String>) -> AuditLine {
 
 /// Refuses a caller who may not see what a group shows.
 async fn may_read(call: &GrpcCall, source: &Source) -> Result<()> {
-    let operation = crate::groups::reading(source);
+    let operation = crate::http::groups::reading(source);
     Ok(call.admitted.check(&call.state, operation).await?)
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
         let compiled = compiled.await.map_err(Refusal::from);
         let held = compiled.map_err(|refusal| answers::of_settings(&group, refusal))?;
         if held.pattern.is_of_virtual_streams() {
-            crate::read::refuse_virtual_alone(&*call.store()).await?;
+            crate::http::read::refuse_virtual_alone(&*call.store()).await?;
         }
     }
     let line = changing(call, group.to_string());

@@ -17,7 +17,7 @@ use gesta_grpc::{Code, Positions, Refusal, frame};
 use super::Result;
 use super::call::GrpcCall;
 use super::reply::Reply;
-use crate::body::MessageSource;
+use crate::shared::body::MessageSource;
 
 /// A projection of the system.
 #[derive(Clone, Copy)]

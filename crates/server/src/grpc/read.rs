@@ -29,12 +29,12 @@ use super::call::GrpcCall;
 use super::links::View;
 use super::reply::{self, Reply};
 use super::{Result, refusal_of, subscribe};
-use crate::api::Admitted;
-use crate::body::Reservation;
-use crate::pages::{PAGE_EVENTS, PageReader, Read};
-use crate::patterns::{Held, text_bytes};
-use crate::queries::filter_bytes;
-use crate::read;
+use crate::http::read;
+use crate::shared::api::Admitted;
+use crate::shared::body::Reservation;
+use crate::shared::pages::{PAGE_EVENTS, PageReader, Read};
+use crate::shared::patterns::{Held, text_bytes};
+use crate::shared::queries::filter_bytes;
 use crate::state::State;
 
 /// Level of compatibility from which on a client takes messages that tell the ends of a stream. Others fail on them.

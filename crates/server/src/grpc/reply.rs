@@ -9,9 +9,9 @@ use prost::Message;
 use tokio::time::Instant;
 
 use super::Result;
-use crate::api::Answer;
-use crate::body::{AnswerBody, MessageSource, Messages};
-use crate::gate::Ticket;
+use crate::shared::api::Answer;
+use crate::shared::body::{AnswerBody, MessageSource, Messages};
+use crate::shared::gate::Ticket;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc+proto");
 /// What tells clients which compression of messages the server takes: none.

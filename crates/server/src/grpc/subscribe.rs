@@ -31,8 +31,8 @@ use super::read::{
 };
 use super::reply::{self, Reply};
 use super::{Result, refusal_of};
-use crate::api::Admitted;
-use crate::body::Reservation;
+use crate::shared::api::Admitted;
+use crate::shared::body::Reservation;
 use crate::state::State;
 
 /// Number of bytes after which messages that wait are sent without looking for more.

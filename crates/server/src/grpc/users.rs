@@ -17,7 +17,7 @@ use gesta_grpc::{Code, Refusal, frame};
 use super::Result;
 use super::call::GrpcCall;
 use super::reply::Reply;
-use crate::body::MessageSource;
+use crate::shared::body::MessageSource;
 
 /// Returns the accounts as the caller may use them.
 fn accounts(call: &GrpcCall) -> Accounts {

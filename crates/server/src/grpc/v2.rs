@@ -19,7 +19,7 @@ use super::Result;
 use super::call::{GrpcCall, in_read_time};
 use super::claim::{self, Backing};
 use super::reply::Reply;
-use crate::metrics::AppendSize;
+use crate::shared::metrics::AppendSize;
 
 /// One stream of a session, its claim and its events.
 type OfStream = (StreamId, Expected, Vec<EventData>);

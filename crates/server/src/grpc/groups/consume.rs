@@ -26,9 +26,9 @@ use super::super::reply::{self, Reply};
 use super::super::{Result, refusal_of};
 use super::refused;
 use super::requests::{asks, count};
-use crate::body::Reservation;
-use crate::deliveries::Deliveries;
-use crate::groups::NAME_CHARS_MAX;
+use crate::http::groups::NAME_CHARS_MAX;
+use crate::shared::body::Reservation;
+use crate::shared::deliveries::Deliveries;
 use crate::state::State;
 
 /// Number of bytes after which deliveries that wait are sent without looking for more.
@@ -87,7 +87,7 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
         StreamIdentifier
     )?;
     let group = asks.group(&options.group_name)?;
-    let following = crate::groups::following(group.source());
+    let following = crate::http::groups::following(group.source());
     let forbidden = call.admitted.until_forbidden(following).await?;
     let ticket = call.enter_subscriptions()?;
     // From here on the call is one that may last for ever.
@@ -109,7 +109,7 @@ pub(crate) async fn consume(mut call: GrpcCall) -> Result<Reply> {
         .info(&group)
         .await
         .map_err(|error| refused(&state, error))?;
-    let consuming = crate::groups::following(group.source());
+    let consuming = crate::http::groups::following(group.source());
     let line = call.audit(consuming, format!("{group}, join"));
     let joined = state
         .groups

@@ -1,0 +1,359 @@
+//! Decides which batches go into the next statement of a connection that appends to several logs, and what the answer
+//! means for each batch.
+//!
+//! Why: a commit costs the same whether it stores the events of one log or of sixteen. So the logs of a process share a
+//! connection, and what they submit while statements are under way leaves together (decision 0016). Pure: no tasks, no
+//! connection, the clock is passed in. A *lane* holds the unanswered batches of one log, in the order in which they
+//! were submitted; a *statement* is what one statement carries. Each lane is a chain of its own: a statement holds for
+//! each log batches that follow one another, and the database stores them all, or none of them.
+//!
+//! Invariants:
+//! * While nothing is under way, nothing waits.
+//! * The batches of a lane that are under way are chained to each other, and are first sent in the order of submission;
+//!   a batch that is not chained to the one before it waits until that one is answered.
+//! * Every batch gets one verdict, and after it is never sent again. A batch that is sent again was not stored.
+//! * A batch is answered with an error of the database only if it was alone in its statement, or if the error tells
+//!   nothing about what the statement contains (`Failed`).
+//! * What waits is sent at the latest after as many statements as there are lanes.
+//!
+//! Not here: one lane (`lane`), when a small statement is worth sending (`gesta_core::pace`), the connection
+//! (`sharing`).
+
+mod lane;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gesta_core::backend::WriterEpoch;
+use gesta_core::{LogId, Position};
+use tokio::time::Instant;
+
+use crate::append::gather::lane::Lane;
+use gesta_core::pace::Pace;
+
+/// The most events of one statement: about 15 ms of work near the database, and as much as can be gained by gathering.
+const EVENTS_MAX: usize = 2_000;
+/// The most bytes of data and metadata of one statement. A larger batch goes alone.
+const BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The most statements under way.
+const UNDER_WAY_MAX: usize = 64;
+/// The most statements of full size under way near the database: one that it works on and one that waits.
+const NEAR_UNDER_WAY_MAX: usize = 2;
+/// The most statements of full size under way where a statement travels for longer than the database works on it.
+const FAR_UNDER_WAY_MAX: usize = 4;
+
+/// Identifies the lane of a handle.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct LaneId(u64);
+
+/// Identifies a batch that was submitted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Ticket(u64);
+
+/// Identifies a row in its log.
+pub(crate) type RowPlace = (Position, WriterEpoch);
+
+/// What must be known about a batch in order to gather it.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece<T> {
+    /// The row that the batch follows.
+    pub(crate) after: RowPlace,
+    /// The last row of the batch; `after` if it has no events.
+    pub(crate) end: RowPlace,
+    pub(crate) events: usize,
+    pub(crate) bytes: usize,
+    /// The batch itself.
+    pub(crate) load: T,
+}
+
+/// The batches of one log in one statement, which follow one another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct StatementPart<T> {
+    pub(crate) log: LogId,
+    pub(crate) batches: Vec<T>,
+}
+
+/// What the database said about a statement. If a statement is in doubt, [`Gather::end`] is called instead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Said<'a> {
+    /// The statement was executed. For each part, in their order, this tells whether the row that it follows was the
+    /// last.
+    Executed(&'a [bool]),
+    /// Nothing was stored: a key was taken, so another writer came first in one of the logs.
+    Collided,
+    /// Nothing was stored: the content of one of the batches is refused.
+    Refused,
+    /// Nothing was stored, for a passing reason.
+    Failed,
+}
+
+/// The outcome of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BatchVerdict {
+    Committed,
+    Missed,
+    /// The error of the statement holds for this batch.
+    Error,
+}
+
+/// The database contradicts itself: a batch was stored although one that it follows was not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Broken;
+
+/// The unanswered batches of a connection.
+#[derive(Debug)]
+pub(crate) struct Gather<T> {
+    lanes: BTreeMap<LaneId, Lane<T>>,
+    /// The statements without an answer, oldest first.
+    under_way: VecDeque<Statement>,
+    pace: Pace,
+    tickets: u64,
+    statements: u64,
+}
+
+/// A statement under way.
+#[derive(Debug)]
+struct Statement {
+    number: u64,
+    sent: Instant,
+    /// How many statements were under way when it was sent, itself included.
+    queue: usize,
+    size: usize,
+    parts: Vec<(LaneId, Vec<Ticket>)>,
+}
+
+/// The batches of a lane that the next statement would hold: `count` batches from index `first` on.
+struct Choice {
+    lane: LaneId,
+    first: usize,
+    count: usize,
+}
+
+/// What the next statement would hold.
+#[derive(Default)]
+struct Chosen {
+    choices: Vec<Choice>,
+    events: usize,
+    bytes: usize,
+    /// The size of the statement, in events. A batch without events counts as one.
+    size: usize,
+    /// Whether a waiting batch does not fit.
+    is_full: bool,
+}
+
+impl Chosen {
+    fn fits<T>(&mut self, piece: &Piece<T>) -> bool {
+        let fits = self.choices.is_empty()
+            || self.events + piece.events <= EVENTS_MAX && self.bytes + piece.bytes <= BYTES_MAX;
+        self.is_full |= !fits;
+        fits
+    }
+
+    fn count<T>(&mut self, piece: &Piece<T>) {
+        self.events += piece.events;
+        self.bytes += piece.bytes;
+        self.size += piece.events.max(1);
+    }
+}
+
+impl<T: Clone> Gather<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            lanes: BTreeMap::new(),
+            under_way: VecDeque::new(),
+            pace: Pace::default(),
+            tickets: 0,
+            statements: 0,
+        }
+    }
+
+    /// Opens a lane. Returns `None` if the log has a lane: two lanes would be two writers, which need two connections.
+    pub(crate) fn open(&mut self, log: LogId) -> Option<LaneId> {
+        if self.lanes.values().any(|lane| lane.log == log) {
+            return None;
+        }
+        self.tickets += 1;
+        let id = LaneId(self.tickets);
+        self.lanes.insert(id, Lane::new(log));
+        Some(id)
+    }
+
+    /// Closes a lane. Its batches that are not under way are withdrawn and returned, since no caller waits for them.
+    pub(crate) fn close(&mut self, id: LaneId) -> Vec<Ticket> {
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return Vec::new();
+        };
+        let withdrawn = lane.close();
+        if lane.is_over() {
+            self.lanes.remove(&id);
+        }
+        withdrawn
+    }
+
+    /// Takes a batch. After a batch was not stored, the caller must not decide again before all that it has submitted
+    /// is answered: two batches of one epoch at one place could not be told apart.
+    pub(crate) fn submit(&mut self, lane: LaneId, piece: Piece<T>) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.push(ticket, piece);
+        }
+        ticket
+    }
+
+    /// Returns what is to be sent now, in the order of the logs; `None` if nothing is. Whenever a batch was submitted
+    /// or answered, this is to be called until it returns `None`.
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Vec<StatementPart<T>>> {
+        let wanted = self.size_wanted(now)?;
+        let chosen = self.choose();
+        if chosen.choices.is_empty() || !chosen.is_full && chosen.size < wanted {
+            return None;
+        }
+        self.statements += 1;
+        let number = self.statements;
+        let mut statement = Statement {
+            number,
+            sent: now,
+            queue: self.under_way.len() + 1,
+            size: chosen.size,
+            parts: Vec::with_capacity(chosen.choices.len()),
+        };
+        let mut parts = Vec::with_capacity(chosen.choices.len());
+        let mut choices = chosen.choices;
+        choices.sort_unstable_by_key(|choice| self.lanes.get(&choice.lane).map(|lane| lane.log));
+        for choice in choices {
+            if let Some(lane) = self.lanes.get_mut(&choice.lane) {
+                let (tickets, part) = lane.send(choice.first, choice.count, number);
+                statement.parts.push((choice.lane, tickets));
+                parts.push(part);
+            }
+        }
+        self.under_way.push_back(statement);
+        Some(parts)
+    }
+
+    /// Takes the answer to the oldest statement. Returns the verdicts that follow, or [`Broken`] if they contradict
+    /// each other; then everything is in doubt.
+    pub(crate) fn answered(
+        &mut self,
+        said: Said<'_>,
+        now: Instant,
+    ) -> Result<Vec<(Ticket, BatchVerdict)>, Broken> {
+        let statement = self.under_way.pop_front().ok_or(Broken)?;
+        if let Said::Executed(_) = said {
+            let (sent, now) = (statement.sent.into_std(), now.into_std());
+            self.pace.answered(sent, statement.queue, now);
+        }
+        let is_alone = match statement.parts.as_slice() {
+            [(_, tickets)] => tickets.len() == 1,
+            _ => false,
+        };
+        let mut verdicts = Vec::new();
+        for (index, (id, tickets)) in statement.parts.iter().enumerate() {
+            let Some(lane) = self.lanes.get_mut(id) else {
+                continue;
+            };
+            match said {
+                Said::Executed(good) if good.get(index) == Some(&true) => {
+                    lane.commit(tickets, &mut verdicts)?;
+                }
+                Said::Executed(_) => lane.miss(tickets, statement.number, &mut verdicts),
+                Said::Collided if is_alone => lane.miss(tickets, statement.number, &mut verdicts),
+                Said::Collided => lane.collide(tickets, &mut verdicts),
+                Said::Refused if is_alone => lane.refuse(tickets, &mut verdicts),
+                Said::Refused => lane.part(tickets, &mut verdicts),
+                Said::Failed => lane.fail(tickets, &mut verdicts),
+            }
+            if lane.is_over() {
+                self.lanes.remove(id);
+            }
+        }
+        Ok(verdicts)
+    }
+
+    /// Ends everything. Returns the batches that have no verdict yet.
+    pub(crate) fn end(&mut self) -> Vec<Ticket> {
+        self.under_way.clear();
+        let lanes = std::mem::take(&mut self.lanes);
+        lanes.into_values().flat_map(Lane::into_tickets).collect()
+    }
+
+    /// Chooses one batch of each lane, then more of the same lanes, as long as they fit. The lane that was served least
+    /// recently comes first, so it does not wait for one that submits more.
+    fn choose(&self) -> Chosen {
+        let mut waiting: Vec<_> = self
+            .lanes
+            .iter()
+            .filter_map(|(id, lane)| lane.first_to_send().map(|first| (*id, lane, first)))
+            .collect();
+        waiting.sort_unstable_by_key(|(_, lane, first)| (lane.served, lane.ticket(*first)));
+        let mut chosen = Chosen::default();
+        for (id, lane, first) in waiting {
+            let alone = lane.goes_alone(first);
+            if alone && !chosen.choices.is_empty() {
+                chosen.is_full = true;
+                continue;
+            }
+            let Some(piece) = lane.piece(first).filter(|piece| chosen.fits(piece)) else {
+                continue;
+            };
+            chosen.count(piece);
+            chosen.choices.push(Choice {
+                lane: id,
+                first,
+                count: 1,
+            });
+            if alone {
+                return chosen;
+            }
+        }
+        self.choose_more(&mut chosen);
+        chosen
+    }
+
+    /// Adds batches that follow the chosen ones, one of each lane in turn.
+    fn choose_more(&self, chosen: &mut Chosen) {
+        loop {
+            let before = chosen.events + chosen.size;
+            for index in 0..chosen.choices.len() {
+                let Choice { lane, first, count } = &chosen.choices[index];
+                let next = first + count;
+                let piece = self.lanes.get(lane).and_then(|lane| lane.follower(next));
+                if let Some(piece) = piece.filter(|piece| chosen.fits(piece)) {
+                    chosen.count(piece);
+                    chosen.choices[index].count += 1;
+                }
+            }
+            if chosen.events + chosen.size == before {
+                return;
+            }
+        }
+    }
+
+    /// Returns how large a statement must be to be sent now, unless it is full. A statement of any size may be sent if
+    /// none is under way, or if the database would be idle before another one arrives. Else, if few are under way, it
+    /// must be as large as the smallest of them. The pipeline of one log sends its batches by the same rules.
+    fn size_wanted(&self, now: Instant) -> Option<usize> {
+        let under_way = self.under_way.len();
+        let Some(oldest) = self.under_way.front() else {
+            return Some(0);
+        };
+        let age = now.saturating_duration_since(oldest.sent);
+        let full_max = match self.pace.is_near() {
+            true => NEAR_UNDER_WAY_MAX,
+            false => FAR_UNDER_WAY_MAX,
+        };
+        if under_way >= UNDER_WAY_MAX {
+            None
+        } else if self.pace.database_would_be_idle(under_way, age) {
+            Some(0)
+        } else if under_way < full_max {
+            self.under_way.iter().map(|statement| statement.size).min()
+        } else {
+            None
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! What the processes that share a store have in common: nodes, leases, messages.
+
+pub(crate) mod payload;
+pub(crate) mod registry;
+pub(crate) mod signals;
