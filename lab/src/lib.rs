@@ -16,58 +16,28 @@
     reason = "counts and bytes of a run have fewer than 53 bits"
 )]
 
-mod append;
-mod catch_up;
-mod child;
-mod cluster;
-mod copy;
-pub mod counters;
-mod decisions;
-mod endpoint;
-mod entities;
-mod failover;
+mod chaos;
 pub mod failure;
-mod faults;
-mod grpc;
-pub mod host;
-mod http;
-mod journals;
-mod ladder;
-mod latency;
-mod locking;
-pub mod network;
-pub mod page;
-mod postgres;
-mod processes;
-mod projections;
-mod quick;
-mod read;
-pub mod read_back;
-mod recovery;
+mod machine;
+mod measures;
 pub mod report;
-mod reservation;
-pub mod results;
-mod run;
-mod scenario;
-mod schemas;
-mod shares;
-pub mod sizes;
-mod soak;
-pub mod stop;
-pub mod store;
-mod tags;
-pub mod target;
-mod torture;
-mod units;
-mod watch;
+mod workload;
 
 pub use gesta_load::{histogram, random};
+pub use machine::{counters, host, network, stop, store};
+pub use report::{page, results};
+pub use workload::{read_back, sizes, target};
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::chaos::{cluster, failover, soak, torture};
 use crate::failure::Result;
+use crate::measures::{
+    append, catch_up, copy, decisions, latency, locking, projections, quick, recovery, reservation,
+    scenario, schemas, shares, tags,
+};
 
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {

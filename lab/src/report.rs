@@ -5,6 +5,9 @@
 //! durability, parameters, seed, what was read back, and whether it is a result at all.
 //! Not here: how the page looks (`page`).
 
+pub mod page;
+pub mod results;
+
 mod chart;
 mod listing;
 pub(crate) mod numbers;
@@ -18,10 +21,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::failure::Result;
-use crate::host::{self, Host};
-use crate::read_back::ReadBack;
-use crate::results::{self, Results};
-use crate::store::StoreFacts;
+use crate::machine::host::{self, Host};
+use crate::machine::store::StoreFacts;
+use crate::report::results::Results;
+use crate::workload::read_back::ReadBack;
 
 pub use chart::{Chart, Mark, Scale, Shape};
 pub use listing::Listing;

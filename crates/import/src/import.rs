@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{BackOff, Error, ErrorKind, EventStore, Result, StreamId};
+use gesta_core::{BackOff, Error, ErrorKind, EventStore, Result, Revision, StreamId};
 use tokio::time::Instant;
 
 use crate::checkpoint::Checkpoints;
@@ -450,12 +450,18 @@ impl Import {
                 .leave_out("events of streams that are closed in the target");
             return Ok(());
         }
-        if known.erased && self.claimed.is_none_or(|claimed| event.place <= claimed) {
-            return self.pass_erased(event, chosen).await;
+        // Events are stored after a checkpoint too: what would stand among those that were erased may have been there.
+        let first = self.options.kind.first_sequence_of(event.sequence);
+        let would_be = Revision(event.sequence.saturating_sub(first));
+        let was_claimed = self.claimed.is_some_and(|claimed| event.place <= claimed);
+        if known.erased
+            && (was_claimed || self.claimed.is_none() || known.revision >= Some(would_be))
+        {
+            return self.pass_erased(event, was_claimed, chosen).await;
         }
         let first = match known.erased {
             true => event.sequence,
-            false => self.options.kind.first_sequence_of(event.sequence),
+            false => first,
         };
         let next = known.seen.map_or(first, |seen| seen.saturating_add(1));
         if event.sequence < next && self.target.only_counts() {

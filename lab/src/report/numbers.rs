@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::grouped;
+use crate::workload::units::grouped;
 
 /// Does not break.
 const SPACE: char = '\u{a0}';

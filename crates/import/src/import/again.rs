@@ -72,15 +72,24 @@ impl Import {
     pub(super) async fn pass_erased(
         &mut self,
         event: SourceEvent,
+        was_claimed: bool,
         chosen: &mut Vec<SourceEvent>,
     ) -> Result<()> {
-        if self.claimed.is_some() {
+        if was_claimed {
             self.report
                 .leave_out("events of streams that were deleted and scavenged in the target");
             return Ok(());
         }
-        let why = "its stream was deleted and scavenged in the target, so nothing tells what was imported of it, and there \
-                   is no checkpoint that tells";
+        let why = match self.claimed {
+            None => {
+                "its stream was deleted and scavenged in the target (or is hidden from who imports), so nothing tells what \
+                 was imported of it, and there is no checkpoint that tells"
+            }
+            Some(_) => {
+                "its stream was deleted and scavenged in the target (or is hidden from who imports), and an import that was \
+                 stopped after its last checkpoint may have stored it before: nothing tells"
+            }
+        };
         self.store(std::mem::take(chosen)).await?;
         self.cannot(&event, &Error::new(ErrorKind::Unsupported(why.into())))
     }

@@ -186,6 +186,31 @@ async fn what_was_claimed_is_remembered_by_an_import_that_is_stopped_on_its_way(
     home.store.shutdown().await.unwrap();
 }
 
+/// What happened: an import that was stopped had stored events after its last checkpoint. A stream of them that was
+/// deleted and scavenged meanwhile came back when the import went on. Goal: it stops there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_stored_after_the_last_checkpoint_does_not_come_back() {
+    let home = Home::new().await;
+    let mut stopped = home.open("one", Turns(EVENTS)).await.unwrap();
+    for page in 0..3 {
+        assert_eq!(stopped.step().await.unwrap(), Step::Went);
+        stopped.target.drain().await.unwrap();
+        if page == 1 {
+            stopped.checkpoint().await.unwrap();
+        }
+    }
+    drop(stopped);
+    assert_eq!(home.shown("cart-25").await, [0]);
+    home.delete("cart-25").await;
+    home.scavenge().await;
+    let home = home.reopened(false).await;
+    let error = home.import("one", Turns(EVENTS)).await;
+    let error = error.expect_err("nothing tells").to_string();
+    assert!(error.contains("after its last checkpoint"), "{error}");
+    assert_eq!(home.shown("cart-25").await, [0; 0]);
+    home.store.shutdown().await.unwrap();
+}
+
 /// What happened: if others had appended to a stream before it was deleted, an import by another name took it for one
 /// that had nothing of the source, and stored everything again, readable. Goal: what was imported is found behind what
 /// others wrote.

@@ -151,6 +151,11 @@ where
             not_before = begun + PAUSE;
             let tails = together.iter().map(|asked| asked.tail).collect();
             let outcome = alone.beside(read(tails)).await;
+            if let [only] = &together[..]
+                && !matches!(outcome, Ok(Together::Read(_)))
+            {
+                alone.failed.insert(only.tail.log);
+            }
             if let Some(refused) = answer_together(together, outcome) {
                 alone.begin(refused, &read);
             }
@@ -187,7 +192,7 @@ fn answer_together(
 /// The reads of single logs, which go on while rounds are answered, so that no log waits for one that takes long.
 struct ReadsAlone<'a> {
     under_way: FuturesUnordered<ReadAlone<'a>>,
-    /// Logs whose last read by itself has failed. A statement of several logs would be refused because of each of them.
+    /// Logs whose last read by itself has failed, in a round of one or beside the rounds. A statement of several logs would be refused because of each of them.
     failed: HashSet<LogId>,
 }
 
@@ -428,6 +433,12 @@ mod tests {
     /// its attempts. Goal: they wait for the first statement only.
     #[tokio::test(start_paused = true)]
     async fn a_log_that_takes_long_holds_up_no_other() {
+        for is_alone_at_first in [false, true] {
+            held_up_once(is_alone_at_first).await;
+        }
+    }
+
+    async fn held_up_once(is_alone_at_first: bool) {
         let sent = Arc::new(Mutex::new(0));
         let held_up = Arc::clone(&sent);
         let tails = Tails::start_with(move |tails: Vec<LogTail>| {
@@ -444,17 +455,24 @@ mod tests {
             }
         });
         let tails = Arc::new(tails);
-        all(vec![ask(&tails, 7, 0)]).await;
+        if is_alone_at_first {
+            let slow = ask(&tails, 1, 0).await;
+            slow.expect("ran").expect_err("too slow");
+        } else {
+            all(vec![ask(&tails, 7, 0)]).await;
+        }
         for attempt in 0..3 {
             let begun = Instant::now();
             let slow = ask(&tails, 1, 0);
             for _ in 0..10 {
                 all([0, 2].map(|log| ask(&tails, log, 0)).into()).await;
             }
-            let first = Duration::from_secs(if attempt == 0 { 30 } else { 0 });
+            let is_held_up = attempt == 0 && !is_alone_at_first;
+            let first = Duration::from_secs(if is_held_up { 30 } else { 0 });
             assert!(begun.elapsed() <= first + Duration::from_secs(1));
             slow.await.expect("ran").expect_err("too slow");
         }
-        assert_eq!(*sent.lock().expect("whole"), 1);
+        let together = usize::from(!is_alone_at_first);
+        assert_eq!(*sent.lock().expect("whole"), together);
     }
 }

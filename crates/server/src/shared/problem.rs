@@ -195,10 +195,9 @@ impl From<&Error> for Problem {
 }
 
 /// Writes to the log why a call failed, or a part of it, if callers may be told no more than that the log says why.
-/// There is one line a second at most. That the store is away is told by readiness.
+/// There is one line a second at most. A call that fails as a whole because the store is away is told by readiness.
 pub(crate) fn tell_operators(path: Option<&str>, refusal: &Refusal) {
     if refusal.is_for_operators()
-        && !refusal.is_store_away()
         && let Some(others) = turn_of_error()
     {
         tracing::error!(path, why = refusal.why(), others, "call failed");

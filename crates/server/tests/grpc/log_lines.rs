@@ -130,7 +130,11 @@ async fn why_a_call_fails_is_told_to_the_log() {
         let why = |kind: &str| format!("db-{n} {kind}");
         let denied = Error::new(ErrorKind::Unsupported(why("denies"))).until_administrator_acts();
         let schema = ErrorKind::Schema(why("lacks a table")).into();
-        for error in [denied, schema] {
+        let away = Error::unavailable(why("is away"));
+        // Readiness tells of calls that fail as a whole because the store is away.
+        let is_told_by_readiness = n == 0;
+        let errors = [denied, schema].into_iter();
+        for error in errors.chain((!is_told_by_readiness).then_some(away)) {
             let text = error.to_string();
             *store.failure.lock().unwrap() = Some(error);
             soon(async {

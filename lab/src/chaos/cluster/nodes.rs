@@ -1,0 +1,165 @@
+//! The nodes and their databases: started, stopped, hurt.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use futures::future::{join_all, try_join_all};
+use gesta_pgtest::{FaultProxy, free_address};
+use serde::Serialize;
+use tempfile::TempDir;
+
+use super::SizeArgs;
+use super::clocks::Clock;
+use super::load::Way;
+use super::paths::Paths;
+use crate::failure::Result;
+use crate::machine::child::{Program, Server};
+use crate::machine::store;
+
+/// What is between nodes, and what can be hurt beside the processes.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub(crate) struct Conditions {
+    /// The paths between nodes and to databases, which have proxies then. Who calls a dead node is accepted and cut
+    /// off; without proxies it is refused.
+    pub(crate) paths: bool,
+    /// The nodes' clocks.
+    pub(crate) clocks: bool,
+    /// Nodes start one after the other, and between the last one and its only database is this extra round trip.
+    #[serde(skip)]
+    pub(crate) far: Option<Duration>,
+}
+
+/// A node.
+pub(crate) struct Node {
+    /// For people.
+    pub(crate) name: String,
+    /// Its process.
+    pub(crate) server: Server,
+    /// Where the others reach it.
+    pub(crate) address: String,
+    /// Between it and all that it speaks with, if they can be hurt.
+    pub(crate) paths: Option<Paths>,
+    /// Its clock, if it can be set.
+    pub(crate) clock: Option<Clock>,
+    #[expect(dead_code, reason = "lives as long as the node")]
+    distance: Option<FaultProxy>,
+}
+
+/// All of it. Fields are dropped in this order: nodes, databases, files.
+pub(crate) struct Nodes {
+    /// The nodes.
+    pub(crate) all: Vec<Node>,
+    /// Their databases, in the order in which they hold the logs in turn.
+    pub(crate) databases: Vec<gesta_pgtest::Server>,
+    files: TempDir,
+}
+
+impl Nodes {
+    /// Starts the databases and the nodes, all at once unless one is far.
+    pub(crate) async fn start(
+        program: &Program,
+        size: &SizeArgs,
+        conditions: Conditions,
+    ) -> Result<Self> {
+        let databases = (0..size.databases).map(|_| store::new_server());
+        let mut nodes = Self {
+            all: Vec::new(),
+            databases: databases.collect::<Result<_>>()?,
+            files: TempDir::new()?,
+        };
+        gesta::schema::create(&nodes.url(), size.logs).await?;
+        let addresses = (0..size.nodes).map(|_| free_address());
+        let addresses: Vec<SocketAddr> = addresses.collect::<std::io::Result<_>>()?;
+        if conditions.far.is_none() {
+            let numbers = 0..addresses.len();
+            let started = numbers.map(|at| nodes.enter(program, at, &addresses, conditions));
+            nodes.all = try_join_all(started).await?;
+            return Ok(nodes);
+        }
+        for at in 0..addresses.len() {
+            let node = nodes.enter(program, at, &addresses, conditions).await?;
+            nodes.all.push(node);
+        }
+        Ok(nodes)
+    }
+
+    /// The URL of the store, which has the URLs of all databases.
+    pub(crate) fn url(&self) -> String {
+        self.urls().collect::<Vec<_>>().join(" ")
+    }
+
+    /// The URL of each database.
+    pub(crate) fn urls(&self) -> impl Iterator<Item = String> {
+        self.databases.iter().map(gesta_pgtest::Server::url)
+    }
+
+    /// Starts the node of this number; all listen for each other at these addresses.
+    async fn enter(
+        &self,
+        program: &Program,
+        number: usize,
+        addresses: &[SocketAddr],
+        conditions: Conditions,
+    ) -> Result<Node> {
+        let own = addresses[number];
+        let mut program = program.clone();
+        program.join_cluster(own, self.files.path())?;
+        let (mut address, mut paths) = (own, None);
+        let far = conditions.far.filter(|_| number + 1 == addresses.len());
+        let (mut url, distance) = store::delayed(&self.url(), far.unwrap_or_default())?;
+        if conditions.paths {
+            let databases: Vec<_> = self
+                .databases
+                .iter()
+                .map(gesta_pgtest::Server::addr)
+                .collect();
+            let of_node = Paths::start(own, addresses, &databases).await?;
+            address = of_node.address;
+            let options = ["--advertise".to_owned(), address.to_string()];
+            program.arguments.extend(options);
+            let proxied = self.urls().zip(&of_node.databases);
+            let urls = proxied.map(|(database, proxy)| proxy.url(&database));
+            url = urls.collect::<Vec<_>>().join(" ");
+            paths = Some(of_node);
+        }
+        let folder: &Path = self.files.path();
+        let clock = match conditions.clocks {
+            true => Some(Clock::give(&mut program, folder, &number.to_string())?),
+            false => None,
+        };
+        let name = format!("node {number}");
+        let log = folder.join(format!("{name}.log"));
+        Ok(Node {
+            server: Server::start_program(program, &url, &log).await?,
+            name,
+            address: address.to_string(),
+            paths,
+            clock,
+            distance,
+        })
+    }
+
+    /// How clients reach the nodes.
+    pub(crate) fn ways(&self) -> Vec<Way> {
+        let ways = self.all.iter().map(|node| Way {
+            name: node.name.clone(),
+            url: node.server.url(),
+        });
+        ways.collect()
+    }
+
+    /// Ends all nodes as an operator would.
+    pub(crate) async fn stop(&mut self) {
+        join_all(self.all.iter_mut().map(|node| node.server.stop())).await;
+    }
+
+    /// What the nodes said last.
+    pub(crate) fn logs(&self) -> String {
+        let told = self.all.iter().map(|node| {
+            let (name, log) = (&node.name, node.server.log_tail());
+            format!("--- {name}\n{log}")
+        });
+        told.collect::<Vec<_>>().join("\n")
+    }
+}

@@ -1,0 +1,140 @@
+//! `scenario`: load on any HTTP service, out of a file that says what users ask and what the answers must be.
+//!
+//! The language of the files and the generator are `gesta-load`'s. Here are the command, the ladder, the processor
+//! times beside the load, and what is told of it.
+
+mod args;
+mod tell;
+
+#[cfg(test)]
+mod tests;
+
+use gesta_load::Target;
+use gesta_load::engine::{Engine, Limits};
+use gesta_load::figures::{Figures, Outcome};
+use gesta_load::scenario::Scenario;
+use gesta_load::schedule::{Drive, Stretch, windows};
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::{Failure, Result};
+use crate::machine::processes::Tree;
+use crate::machine::watch::{Sampled, Watched, sample};
+use crate::measures::reservation::{HEAD_START, alone};
+use crate::report::page;
+use crate::report::{Report, Unit};
+use crate::workload::ladder::Reached;
+
+pub(crate) use args::ScenarioArgs;
+
+/// A stretch of load.
+#[derive(Debug)]
+struct Step {
+    name: String,
+    drive: Drive,
+    figures: Figures,
+    cpu: Sampled,
+    /// Requests that failed, if more did than may.
+    wrong: u64,
+    /// Why it was the last of a ladder, if it was.
+    stopped: Option<String>,
+}
+
+impl Step {
+    /// What a step of a ladder is judged by; none for a closed loop.
+    fn reached(&self) -> Option<Reached> {
+        let Drive::Open { rate, .. } = self.drive else {
+            return None;
+        };
+        Some(Reached {
+            offered: rate,
+            done: self.figures.per_second(Outcome::Passed),
+            p99_ms: self.figures.overall().p99,
+            wrong: self.wrong,
+        })
+    }
+}
+
+/// The command. True if the run is a result.
+pub(crate) async fn run(args: &ScenarioArgs, stop: &CancellationToken) -> Result<bool> {
+    args.check()?;
+    let scenario = Scenario::read(&args.file)?;
+    let Some(url) = &args.target else {
+        println!("{}", scenario.told());
+        return Ok(true);
+    };
+    let mut report = Report::begin("scenario", scenario.name(), args.seed);
+    let target = Target::resolve(url, &args.target_options()?).await;
+    let target = target.map_err(Failure)?;
+    let trees = args.trees(target.address())?;
+    let limits = args.limits()?;
+    let connections = limits.connections;
+    report.workload = json!(args);
+    report.setting = args.load_told();
+    let calls = scenario.calls();
+    let (own_args, own_stop) = (args.clone(), stop.clone());
+    let load = move || measure(own_args, scenario, target, limits, trees, own_stop);
+    let steps = alone(load).await?;
+    tell::tell(&mut report, args, &calls, &steps);
+    report.fact("most connections", Unit::Count, connections, "at once");
+    let complete = steps.iter().all(|step| step.figures.complete) && !steps.is_empty();
+    let is_result = report.finish(&args.report, complete)?;
+    if let Some(page) = &args.page {
+        page::write_one(&report, page)?;
+        eprintln!("the page: {}", page.display());
+    }
+    Ok(is_result)
+}
+
+/// Everything that happens between the first request and the last.
+async fn measure(
+    args: ScenarioArgs,
+    scenario: Scenario,
+    target: Target,
+    limits: Limits,
+    trees: Vec<Tree>,
+    stop: CancellationToken,
+) -> Result<Vec<Step>> {
+    let drives = args.drives(scenario.think_time());
+    let engine = Engine::new(scenario, target, limits);
+    engine.set_up(&stop).await.map_err(Failure)?;
+    let mut steps = Vec::new();
+    for (name, drive) in drives {
+        eprintln!("{name}");
+        let stretch = Stretch {
+            drive,
+            warm_up: args.warm_up,
+            duration: args.measured(),
+        };
+        for window in windows(&[()], Instant::now() + HEAD_START, |()| stretch) {
+            let measured = vec![(window.from, window.end)];
+            let watched = Watched {
+                trees: trees.clone(),
+                database: None,
+            };
+            let sampler = tokio::task::spawn_local(sample(measured, watched, stop.clone()));
+            let figures = engine.run(&window, stretch, &stop).await;
+            let cpu = sampler.await.unwrap_or_default().pop();
+            let mut step = Step {
+                name: name.clone(),
+                drive,
+                wrong: args.too_many(&figures),
+                figures,
+                cpu: cpu.unwrap_or_default(),
+                stopped: None,
+            };
+            if args.steps.is_some() && step.figures.complete {
+                let reached = step.reached();
+                step.stopped = reached.and_then(|reached| reached.breaks(args.stop_p99));
+                let p99 = Unit::Millis.told(step.figures.overall().p99);
+                eprintln!("  p99 {p99}; {}", step.stopped.as_deref().unwrap_or("held"));
+            }
+            steps.push(step);
+        }
+        if stop.is_cancelled() || steps.last().is_some_and(|step| step.stopped.is_some()) {
+            break;
+        }
+    }
+    Ok(steps)
+}
