@@ -26,7 +26,9 @@ use uuid::Uuid;
 
 use crate::domain::{Command, Price, SeatStatus, Show};
 use crate::http::refusal::Refusal;
-use crate::http::request::{Asked, Body, IdempotencyKey, Path, Query, seat_number, show_id};
+use crate::http::request::{
+    Body, IdempotencyKey, Path, Query, RequestDocument, seat_number, show_id,
+};
 pub use crate::http::server::Server;
 pub(crate) use crate::http::server::bind;
 use crate::metrics::{self, Metrics};
@@ -100,7 +102,7 @@ struct CreateShow {
     max_seats: serde_json::Number,
 }
 
-impl Asked for CreateShow {
+impl RequestDocument for CreateShow {
     const EXAMPLE: &str = r#"{"showId": "<uuid>", "title": "…", "maxSeats": 50}"#;
 }
 
@@ -131,7 +133,7 @@ enum ChangeSeat {
     Pay,
 }
 
-impl Asked for ChangeSeat {
+impl RequestDocument for ChangeSeat {
     const EXAMPLE: &str = r#"{"action": "RESERVE"}"#;
 }
 

@@ -1,7 +1,5 @@
 //! The commands that hurt what they load, and judge what is left.
 
-pub(crate) mod cluster;
 pub(crate) mod failover;
-pub(crate) mod faults;
 pub(crate) mod soak;
 pub(crate) mod torture;

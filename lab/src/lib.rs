@@ -17,26 +17,32 @@
 )]
 
 mod chaos;
+mod cluster;
 pub mod failure;
+mod faults;
 mod machine;
 mod measures;
 pub mod report;
+mod reservation;
+mod run;
+pub mod stop;
+mod units;
 mod workload;
 
 pub use gesta_load::{histogram, random};
-pub use machine::{counters, host, network, stop, store};
-pub use report::{page, results};
-pub use workload::{read_back, sizes, target};
+pub use machine::{host, network, store};
+pub use report::{page, read_back, results};
+pub use workload::{counters, sizes, target};
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::chaos::{cluster, failover, soak, torture};
+use crate::chaos::{failover, soak, torture};
 use crate::failure::Result;
 use crate::measures::{
-    append, catch_up, copy, decisions, latency, locking, projections, quick, recovery, reservation,
-    scenario, schemas, shares, tags,
+    append, catch_up, copy, decisions, latency, locking, projections, quick, recovery, scenario,
+    schemas, shares, tags,
 };
 
 /// Runs the command that the arguments of this process name.

@@ -6,6 +6,7 @@
 //! Not here: how the page looks (`page`).
 
 pub mod page;
+pub mod read_back;
 pub mod results;
 
 mod chart;
@@ -23,8 +24,8 @@ use serde_json::Value;
 use crate::failure::Result;
 use crate::machine::host::{self, Host};
 use crate::machine::store::StoreFacts;
+use crate::report::read_back::ReadBack;
 use crate::report::results::Results;
-use crate::workload::read_back::ReadBack;
 
 pub use chart::{Chart, Mark, Scale, Shape};
 pub use listing::Listing;

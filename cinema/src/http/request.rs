@@ -52,7 +52,7 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
 }
 
 /// What the body of a request asks for.
-pub(super) trait Asked: DeserializeOwned {
+pub(super) trait RequestDocument: DeserializeOwned {
     /// A valid body, which is shown to callers who send another.
     const EXAMPLE: &str;
 }
@@ -60,7 +60,7 @@ pub(super) trait Asked: DeserializeOwned {
 /// The JSON object in the body of a request.
 pub(super) struct Body<T>(pub(super) T);
 
-impl<S: Sync, T: Asked> FromRequest<S> for Body<T> {
+impl<S: Sync, T: RequestDocument> FromRequest<S> for Body<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {

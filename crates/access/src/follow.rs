@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use gesta_core::{
-    Checkpoint, Error, ErrorKind, EventStore, Filter, ListStreams, Query, ReadStream,
+    Checkpoint, Error, ErrorKind, EventStore, Filter, LastingFault, ListStreams, Query, ReadStream,
     RecordedEvent, Result, StreamFrom, StreamId, Subscribe, SubscribeFrom, SubscribeTo,
-    Subscription, SubscriptionMessage, Told, warn_once,
+    Subscription, SubscriptionMessage, warn_once,
 };
 
 use crate::acls::Known;
@@ -46,7 +46,7 @@ const NAMES_PAGE: usize = 10_000;
 pub(crate) async fn run(shared: Arc<Shared>) {
     let telling = tell(&shared);
     let following = async {
-        let mut told = Told::default();
+        let mut told = LastingFault::default();
         loop {
             let failure = match load(&shared).await {
                 Ok(Loaded::Open) => {
@@ -334,7 +334,7 @@ fn apply(directory: &mut Directory, stream: &StreamId, read: Read) {
 
 /// Follows the accounts from a checkpoint on, until all must be read again; returns why.
 async fn follow(shared: &Shared, mut from: Checkpoint) -> Error {
-    let mut told = Told::default();
+    let mut told = LastingFault::default();
     let mut last = shared.config.clock.now();
     loop {
         match prove(shared, &mut from).await {

@@ -35,7 +35,7 @@ pub use accounts::{Accounts, AddUser, FirstUser, ShownToken, ShownUser};
 pub use config::{Config, Mode};
 pub use directory::{CONTACT_MAX, check_account_event, holds_accounts};
 pub use guard::{FOR_OPERATORS, Guarded};
-pub use password::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN};
+pub use password::{PASSWORD_BYTES_MAX, PASSWORD_BYTES_MIN, check_password};
 pub use rights::{Operation, OwnedOperation};
 pub use shared::Caller;
 pub use token::{NewToken, Scope, Scopes};

@@ -46,7 +46,7 @@ impl fmt::Debug for Hashed {
 impl Hashed {
     /// Hashes a password with a random salt. This takes some 20 ms of a processor.
     pub(crate) fn new(password: &str) -> Result<Self> {
-        check(password)?;
+        check_password(password)?;
         let hash: std::result::Result<PasswordHash, _> =
             Argon2::default().hash_password(password.as_bytes());
         let hash = hash.map_err(|error| {
@@ -99,7 +99,11 @@ impl Hashed {
     }
 }
 
-fn check(password: &str) -> Result<()> {
+/// Looks whether a new password keeps the rule of its length.
+///
+/// # Errors
+/// `InvalidArgument` if it is shorter than [`PASSWORD_BYTES_MIN`] or longer than [`PASSWORD_BYTES_MAX`].
+pub fn check_password(password: &str) -> Result<()> {
     let length = password.len();
     if (PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&length) {
         return Ok(());

@@ -11,8 +11,6 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,12 +19,8 @@ use gesta_groups::{
     Action, Config, Create, GroupId, Groups, Identity, JoinGroup, Settings, Start, Which,
 };
 use gesta_testkit::support::{append, event, within};
-use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{
-    Limit, Server, code, ended, gesta, once_quick_enough, run, run_with_input, signal, stderr,
-    stdout, succeed, url_of, wait_until,
-};
+use support::{Server, code, run, run_with_input, stderr, stdout, succeed, url_of};
 
 /// Events of interleaved streams: JSON, binary, metadata, tags.
 fn sample() -> String {

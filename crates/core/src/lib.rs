@@ -20,6 +20,7 @@ mod follow;
 mod host_port;
 mod ids;
 mod info;
+mod lasting_fault;
 mod lifecycle;
 pub mod limits;
 mod links;
@@ -37,7 +38,6 @@ mod slice;
 mod store;
 mod store_ext;
 pub mod system_streams;
-mod told;
 pub mod turns;
 mod uptime;
 mod virtual_stream;
@@ -53,6 +53,7 @@ pub use follow::{Follow, Following};
 pub use host_port::HostPort;
 pub use ids::{EventId, EventType, Incarnation, LogId, Position, Revision, StreamId, Tag};
 pub use info::{Capabilities, Durability, IdempotencyWindow, StoreInfo};
+pub use lasting_fault::LastingFault;
 pub use lifecycle::{
     Lifecycle, LifecycleChange, StreamMetadata, TRUNCATED_UNTIL_WRITTEN, Visibility,
 };
@@ -73,7 +74,6 @@ pub use resolved::Resolved;
 pub use slice::{SLICES, log_of, routing_key, slice_of};
 pub use store::{EventStore, Subscription, SubscriptionMessage};
 pub use store_ext::EventStoreExt;
-pub use told::Told;
 pub use uptime::{suspended, uptime};
 pub use virtual_stream::{
     ALL_EVENTS, CATEGORY_PREFIX, LINK_TYPE, LinkTarget, LinkTo, ONLY_VIRTUAL, STREAMS, TYPE_PREFIX,

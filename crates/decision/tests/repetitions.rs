@@ -20,7 +20,7 @@ use gesta_core::{
 };
 use gesta_decision::{DecisionError, DecisionModel, decide};
 use gesta_testkit::faulty::{Fault, FaultyStore};
-use gesta_testkit::{Around, MemoryFactory, Outer, StoreFactory, TestStore};
+use gesta_testkit::{MemoryFactory, Outer, StoreFactory, TestStore, Wrapper};
 
 /// What becomes of an append on its way.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ fn unknown() -> Error {
 }
 
 #[async_trait]
-impl Around for Far {
+impl Wrapper for Far {
     fn inner(&self) -> &dyn EventStore {
         &*self.store
     }

@@ -74,7 +74,7 @@ pub(crate) struct Shard<D: Decider> {
 }
 
 /// What became of a request.
-enum Asked<D: Decider> {
+enum Admission<D: Decider> {
     Known(Fate),
     /// The entity was not in memory before; it is being loaded.
     New(Slot<D>),
@@ -202,12 +202,12 @@ impl<D: Decider> Shard<D> {
     fn ask_here(&mut self, stream: StreamId, ask: Ask<D>) {
         let Self { slots, env, .. } = self;
         let asked = guarded("the code", || match slots.get_mut(&stream) {
-            Some(mut slot) => Asked::Known(slot.ask(&stream, ask, env)),
-            None => Asked::New(Slot::load(&stream, VecDeque::from([ask]), env)),
+            Some(mut slot) => Admission::Known(slot.ask(&stream, ask, env)),
+            None => Admission::New(Slot::load(&stream, VecDeque::from([ask]), env)),
         });
         match asked {
-            Ok(Asked::New(slot)) => self.slots.insert(stream, slot),
-            Ok(Asked::Known(fate)) => self.settle(&stream, Ok(fate)),
+            Ok(Admission::New(slot)) => self.slots.insert(stream, slot),
+            Ok(Admission::Known(fate)) => self.settle(&stream, Ok(fate)),
             Err(panicked) => self.settle(&stream, Err(panicked)),
         }
     }

@@ -58,7 +58,7 @@ fn what_backends_and_servers_share_among_themselves_is_not_public() {
         "peers",
         "shares",
         "turns",
-        "Told",
+        "LastingFault",
         "Backend",
         "Registry",
         "OwnerStore",

@@ -70,7 +70,8 @@ pub enum Error {
     },
     /// Another node runs the group. The caller must go there.
     #[error(
-        "group {group} is run by node {} at {}, the owner of log {}",
+        "group {group} is run by node {}, the owner of log {2}, which other nodes reach at {1}: ask that node, or give the \
+         URLs of all nodes",
         elsewhere.node, elsewhere.address, elsewhere.log
     )]
     NotHere {

@@ -413,7 +413,7 @@ impl Task {
                     self.machine.parked(token);
                 }
             }
-            Done::Looked(looked) => {
+            Done::LookedUp(looked) => {
                 self.is_looking_up = false;
                 let looked = looked.map_err(|error| self.ended(error))?;
                 for (revision, event) in looked.events {

@@ -15,9 +15,9 @@ use gesta_core::system_streams::keep_last;
 use gesta_core::{
     AllFrom, Append, BackOff, Checkpoint, Condition, DeleteKind, DeleteStream, Error, ErrorKind,
     EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
-    Incarnation, Lifecycle, LogId, Position, ReadAll, ReadStream, RecordedEvent, Result, Revision,
-    SharedEvent, StreamAppend, StreamFrom, StreamId, StreamMetadata, Subscribe, SubscribeFrom,
-    SubscribeTo, Timestamp, Told, warn_once,
+    Incarnation, LastingFault, Lifecycle, LogId, Position, ReadAll, ReadStream, RecordedEvent,
+    Result, Revision, SharedEvent, StreamAppend, StreamFrom, StreamId, StreamMetadata, Subscribe,
+    SubscribeFrom, SubscribeTo, Timestamp, warn_once,
 };
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -116,7 +116,7 @@ impl Stored {
 /// Parked events that were looked up, each with its revision of the parked stream; `None` stands for an event that does
 /// not exist any more.
 #[derive(Debug)]
-pub(crate) struct Looked {
+pub(crate) struct ParkedPage {
     pub(crate) events: Vec<(u64, Option<SharedEvent>)>,
     /// Revision before which nothing is left to look up.
     pub(crate) next: u64,
@@ -660,7 +660,7 @@ impl Storage {
         &self,
         range: std::ops::Range<u64>,
         life: Uuid,
-    ) -> Result<Looked> {
+    ) -> Result<ParkedPage> {
         let parked = self.parked_stream().await?;
         let request = ReadStream::forwards(parked.stream.clone())
             .from(StreamFrom::Revision(Revision(range.start)))
@@ -671,7 +671,7 @@ impl Storage {
         {
             Ok(page) => page,
             Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => {
-                return Ok(Looked {
+                return Ok(ParkedPage {
                     events: Vec::new(),
                     next: range.end,
                 });
@@ -685,7 +685,7 @@ impl Storage {
             .filter(|link| link.revision.0 < range.end)
         {
             if bytes >= REPLAY_BYTES_MAX {
-                return Ok(Looked { events, next });
+                return Ok(ParkedPage { events, next });
             }
             let told = ParkedLink::of(link);
             let event = match record::target(link).filter(|_| told.is_of(life)) {
@@ -701,7 +701,7 @@ impl Storage {
         if page.end || page.events.iter().any(|link| link.revision.0 >= range.end) {
             next = range.end;
         }
-        Ok(Looked { events, next })
+        Ok(ParkedPage { events, next })
     }
 
     async fn event(&self, stream: StreamId, revision: Revision) -> Result<Option<RecordedEvent>> {
@@ -750,7 +750,7 @@ impl Storage {
     ) -> Result<T> {
         let mut pauses = BackOff::new(PAUSE_MIN, PAUSE_MAX);
         let mut in_doubt = None;
-        let mut told = Told::default();
+        let mut told = LastingFault::default();
         loop {
             let error = match attempt().await {
                 Err(error) if error.is_retryable() => error,

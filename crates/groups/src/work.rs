@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::time::Duration;
 
 use gesta_core::{
-    BackOff, Checkpoint, Error, ErrorKind, ExpectedRevision, Filter, Incarnation, Place, Result,
-    Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, Timestamp, Told, warn_once,
+    BackOff, Checkpoint, Error, ErrorKind, ExpectedRevision, Filter, Incarnation, LastingFault,
+    Place, Result, Revision, Subscribe, SubscribeFrom, SubscribeTo, Subscription, Timestamp,
+    warn_once,
 };
 use uuid::Uuid;
 
@@ -13,7 +14,7 @@ use crate::machine::{Machine, ParkOrder, Token};
 use crate::mark::{Mark, MarkState, ParkedMark, another_history};
 use crate::names::Source;
 use crate::record::{self, Course, Progressed};
-use crate::storage::{Looked, Storage};
+use crate::storage::{ParkedPage, Storage};
 
 /// Most events that are parked at once.
 const PARK_EVENTS_MAX: usize = 500;
@@ -25,7 +26,7 @@ pub(crate) enum Done {
     Checkpoint(Result<Option<Revision>>),
     /// The events with these numbers are parked, the last of them by this link.
     Parked(Vec<Token>, Result<Option<ParkedMark>>),
-    Looked(Result<Looked>),
+    LookedUp(Result<ParkedPage>),
     Truncated(Result<()>),
 }
 
@@ -53,7 +54,7 @@ pub(crate) struct From {
 /// Subscribes to the source.
 pub(crate) async fn subscribe(storage: Storage, filter: Filter, from: From) -> Done {
     let mut pauses = BackOff::new(Duration::from_millis(20), Duration::from_secs(2));
-    let mut told = Told::default();
+    let mut told = LastingFault::default();
     loop {
         match subscribe_once(&storage, &filter, &from).await {
             Err(error) if error.is_retryable() => {
@@ -140,7 +141,7 @@ pub(crate) async fn park(
 }
 
 pub(crate) async fn look_up(storage: Storage, range: Range<u64>, life: Uuid) -> Done {
-    Done::Looked(storage.look_up_parked(range, life).await)
+    Done::LookedUp(storage.look_up_parked(range, life).await)
 }
 
 pub(crate) async fn truncate(storage: Storage, before: u64, present: Incarnation) -> Done {

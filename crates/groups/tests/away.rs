@@ -23,7 +23,7 @@ use gesta_groups::{
 };
 use gesta_memory::MemoryStore;
 use gesta_testkit::support::events;
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 use tokio::time::Instant;
 
 /// Longest time that a caller waits: the 30 seconds of the other calls, and one attempt.
@@ -52,7 +52,7 @@ impl ReadOnly {
 }
 
 #[async_trait]
-impl Around for ReadOnly {
+impl Wrapper for ReadOnly {
     fn inner(&self) -> &dyn EventStore {
         &self.inner
     }

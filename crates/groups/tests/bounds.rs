@@ -50,7 +50,8 @@ async fn a_group_of_another_node_is_refused_with_its_address() {
         .expect_err("elsewhere");
     assert_eq!(
         error.to_string(),
-        "group cart-1::mail is run by node 7 at host:2113, the owner of log 0"
+        "group cart-1::mail is run by node 7, the owner of log 0, which other nodes reach at host:2113: ask that node, or \
+         give the URLs of all nodes"
     );
 }
 

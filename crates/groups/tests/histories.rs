@@ -27,7 +27,7 @@ use gesta_groups::{
 };
 use gesta_testkit::faulty::{FaultyStore, World};
 use gesta_testkit::support::events;
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 
 const STREAM: &str = "cart-1";
 const LOG: LogId = LogId(0);
@@ -829,7 +829,7 @@ struct ChangesMeanwhile {
 }
 
 #[async_trait]
-impl Around for ChangesMeanwhile {
+impl Wrapper for ChangesMeanwhile {
     fn inner(&self) -> &dyn EventStore {
         &*self.shared
     }

@@ -297,7 +297,7 @@ mod tests {
     use async_trait::async_trait;
     use gesta_core::{SetStreamMetadata, StreamMetadata, StreamMetadataRecord};
     use gesta_memory::MemoryStore;
-    use gesta_testkit::{Around, Outer};
+    use gesta_testkit::{Outer, Wrapper};
 
     /// What happened: the first checkpoint replaced what an operator had said of the stream, above all who might write
     /// it beside administrators.
@@ -330,7 +330,7 @@ mod tests {
     struct WithoutMetadata(MemoryStore);
 
     #[async_trait]
-    impl Around for WithoutMetadata {
+    impl Wrapper for WithoutMetadata {
         fn inner(&self) -> &dyn EventStore {
             &self.0
         }

@@ -96,7 +96,7 @@ fn event() -> EventData {
 }
 
 /// What a caller asked for, and was told.
-struct Told {
+struct Answered {
     id: EventId,
     result: Result<()>,
 }
@@ -109,7 +109,7 @@ struct Progress {
 }
 
 /// Appends one event after the other, and asks again while the outcome is unknown, through any node.
-async fn caller(nodes: Vec<Arc<gesta_node::Node>>, seed: u64, all: Arc<Progress>) -> Vec<Told> {
+async fn caller(nodes: Vec<Arc<gesta_node::Node>>, seed: u64, all: Arc<Progress>) -> Vec<Answered> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut told = Vec::new();
     while !all.done.load(Ordering::Relaxed) {
@@ -138,7 +138,7 @@ async fn caller(nodes: Vec<Arc<gesta_node::Node>>, seed: u64, all: Arc<Progress>
         }
         all.acknowledged
             .fetch_add(usize::from(result.is_ok()), Ordering::Relaxed);
-        told.push(Told { id, result });
+        told.push(Answered { id, result });
     }
     told
 }

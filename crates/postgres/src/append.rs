@@ -8,7 +8,7 @@
 //! Not here: what a batch contains, and what to do about its outcome (`gesta-append`).
 
 pub(crate) mod appender;
-pub(crate) mod compression;
+pub(crate) mod columns;
 pub(crate) mod encode;
 pub(crate) mod flights;
 pub(crate) mod gather;

@@ -12,13 +12,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::append::compression::unpack;
+use crate::compression::unpack;
 use crate::connect::connection::{Connection, Connector, Role};
 use crate::databases::copies;
-use crate::databases::map;
 use crate::error;
+use crate::map;
+use crate::moment::Moment;
 use crate::sql_numbers::log_number;
-use crate::values::Moment;
 
 const AUDIT_VIRTUAL: &str = include_str!("../sql/audit_virtual.sql");
 const AUDIT_SIZES: &str = include_str!("../sql/audit_sizes.sql");

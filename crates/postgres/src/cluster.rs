@@ -1,5 +1,4 @@
 //! What the processes that share a store have in common: nodes, leases, messages.
 
-pub(crate) mod payload;
 pub(crate) mod registry;
 pub(crate) mod signals;

@@ -4,6 +4,8 @@
 //! connection go to the driver, and any other option is refused with the list of known ones.
 //! Invariant: no error and no `Debug` text of this module holds any part of a password.
 
+pub(crate) mod password;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,9 +14,9 @@ use gesta_core::{Error, Result};
 use percent_encoding::percent_decode_str;
 use tokio_postgres::config::{Host, SslMode};
 
-use crate::append::compression::Compression;
-use crate::connect::password::Passwords;
-use crate::connect::tls::TlsMode;
+use crate::compression::Compression;
+use crate::config::password::Passwords;
+use crate::tls::TlsMode;
 
 /// The options of Gesta itself, with what they mean.
 const OWN_OPTIONS: &[(&str, &str)] = &[

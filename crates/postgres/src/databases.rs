@@ -3,5 +3,4 @@
 pub(crate) mod blockers;
 pub(crate) mod copies;
 pub(crate) mod departure;
-pub(crate) mod map;
 pub(crate) mod relocation;

@@ -5,10 +5,10 @@
 //! last; what is acknowledged was committed with the server's full durability, which every connection sets and
 //! verifies.
 //!
-//! `store` says which module answers which call of the backend. `connect` finds the primary and opens connections to
-//! it; `append` writes batches, `read` reads pages, heads and names; `history` notices that the database has lost
-//! something; `cluster` keeps what processes on one store share, `databases` what a store on several databases, or one
-//! that moves, needs beside that.
+//! `store` says which module answers which call of the backend. `connect` finds the primary, opens connections to
+//! it, and notices that the database has lost something; `append` writes batches, `read` reads pages, heads and names;
+//! `cluster` keeps what processes on one store share, `databases` what a store on several databases, or one that moves,
+//! needs beside that.
 //!
 //! Not here: batching and retries (`gesta-append`), the tail hub, anything that another database could share
 //! (`gesta-sql`).
@@ -16,21 +16,25 @@
 mod append;
 mod audit;
 mod cluster;
+mod compression;
 mod config;
 mod connect;
 mod databases;
 mod error;
-mod history;
+mod map;
+mod moment;
+mod names;
+mod payload;
 mod read;
 mod scavenge;
 pub mod schema;
 mod sql_numbers;
 mod store;
-mod values;
+mod tls;
 mod virtual_index;
 
-pub use append::compression::Compression;
 pub use audit::PostgresAudit;
+pub use compression::Compression;
 pub use config::{Config, RequiredDurability};
 pub use connect::hosts::connections;
 pub use connect::notices::Notices;

@@ -9,7 +9,6 @@
 pub(crate) mod filter;
 pub(crate) mod lookup;
 pub(crate) mod name_reader;
-pub(crate) mod names;
 pub(crate) mod streams;
 pub(crate) mod tail_pages;
 pub(crate) mod tails;
@@ -27,13 +26,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use crate::append::compression::{length, unpack};
+use crate::compression::{length, unpack};
 use crate::connect::pool::{PooledReader, Read, ReadResult};
 use crate::error;
+use crate::moment::Moment;
+use crate::names::Names;
 use crate::read::filter::Narrowing;
-use crate::read::names::Names;
 use crate::sql_numbers::{bound, log_number};
-use crate::values::Moment;
 
 const READ_STREAM_FORWARDS: &str = include_str!("../sql/read_stream_forwards.sql");
 const READ_STREAM_BACKWARDS: &str = include_str!("../sql/read_stream_backwards.sql");

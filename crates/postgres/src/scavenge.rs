@@ -15,8 +15,8 @@ use tokio_postgres::types::ToSql;
 
 use crate::connect::connection::{Connection, Connector, Role};
 use crate::error;
+use crate::moment::Moment;
 use crate::sql_numbers::{bound, log_number};
-use crate::values::Moment;
 
 const COUNT_HIDDEN: &str = include_str!("../sql/count_hidden.sql");
 const DELETE_HIDDEN: &str = include_str!("../sql/delete_hidden.sql");
@@ -48,7 +48,7 @@ pub(crate) async fn remove_hidden(
     let end = log_end(&connection, number)
         .await
         .map_err(|error| failed(connector, &error))?;
-    crate::databases::map::open_position(log, end)?;
+    crate::map::open_position(log, end)?;
     let (stream, from) = (bound(stream.0), bound(visibility.from.0));
     let created_from = visibility.created_from.map(Moment);
     let params: [&(dyn ToSql + Sync); 5] = [&number, &stream, &from, &created_from, &end];

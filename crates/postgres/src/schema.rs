@@ -14,12 +14,12 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use crate::cluster::payload::incarnation_payload;
 use crate::config::Config;
 use crate::connect::connection::{Connection, Connector, Role};
-use crate::databases::map;
+use crate::connect::history::lineage;
 use crate::error;
-use crate::history::lineage;
+use crate::map;
+use crate::payload::incarnation_payload;
 
 /// All steps to the schema of this program.
 pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[

@@ -25,13 +25,13 @@ use crate::config::Config;
 use crate::connect::connection::{
     Connection, Connector, Role, is_pooled_by_transaction, read_session,
 };
+use crate::connect::history::Ledger;
+use crate::connect::history::lineage;
 use crate::connect::identity::Identity;
 use crate::connect::pool::Pool;
-use crate::databases::map;
-use crate::databases::map::{Asked, ReadHeld, ReadMap, Shows};
 use crate::error::{self, READ_ONLY};
-use crate::history::Ledger;
-use crate::history::lineage;
+use crate::map;
+use crate::map::{ReadHeld, ReadMap, Shows, SoughtRow};
 use crate::read::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd, ReadLogEnds};
 use crate::read::streams::ReadStreamsPage;
 use crate::read::tails::Tails;
@@ -225,7 +225,7 @@ impl KeepsMap for PostgresBackend {
 
     async fn shows(&self, rows: &[(LogId, HeldRow)]) -> Result<Vec<bool>> {
         self.check_open()?;
-        let asked = rows.iter().map(|(log, row)| Asked::of(*log, row));
+        let asked = rows.iter().map(|(log, row)| SoughtRow::of(*log, row));
         let read = Shows(asked.collect());
         self.pool
             .read("look for rows of logs", Purpose::Read, read)

@@ -62,7 +62,7 @@ mod tests {
     use async_trait::async_trait;
     use gesta_core::{AllPage, EventData, EventStoreExt, EventType, ExpectedRevision};
     use gesta_memory::{Config, MemoryStore};
-    use gesta_testkit::{Around, Outer};
+    use gesta_testkit::{Outer, Wrapper};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Logs of the store.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[async_trait]
-    impl Around for Busy {
+    impl Wrapper for Busy {
         fn inner(&self) -> &dyn EventStore {
             &self.store
         }

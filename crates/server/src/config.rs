@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gesta_core::{HostPort, limits};
 
-use crate::connection::tls::TlsFiles;
+use crate::tls::TlsFiles;
 
 pub(crate) use network::client;
 pub use network::{Network, NoNetwork};

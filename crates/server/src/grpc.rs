@@ -36,11 +36,11 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Version};
 use tokio::time::Instant;
 
-use crate::connection::activity::Activity;
+use crate::api::{self, Admitted, Answer, RequestPlace};
 use crate::grpc::call::GrpcCall;
 use crate::grpc::reply::Reply;
 use crate::route::Route;
-use crate::shared::api::{self, Admitted, Answer, RequestPlace};
+use crate::shared::activity::Activity;
 use crate::shared::body::MessageSource;
 use crate::shared::gate::Ticket;
 use crate::shared::problem::{self, tell_operators};

@@ -8,10 +8,10 @@
 //! Invariants: handlers decode, call and encode, no rule of the store is in them; every error is an RFC 9457 problem
 //! document, over gRPC a status with trailers; everything that waits or is held in memory has a maximum.
 //!
-//! The way of a call: `serve` accepts a connection, which `connection` encrypts and watches; `router` finds the call by
-//! its address (`route`) and does what is the same for all; `http` or `grpc` reads the request, calls the store and
-//! writes the answer. What both have in common (frame, bounds, errors, metrics) is in `shared`, and `state` holds what
-//! all requests share.
+//! The way of a call: `serve` accepts a connection, which `tls` encrypts and `edge` watches; `router` finds the call by
+//! its address (`route`) and does what is the same for all (`api`); `http` or `grpc` reads the request, calls the store
+//! and writes the answer. `state` holds what all requests share; what it consists of, and what both kinds of calls use
+//! (bodies, bounds, errors, metrics), is in `shared`.
 //!
 //! Not here: the rules of appends and reads (`gesta_core` and the backends), the client (`gesta_client`), configuration
 //! files (the binary).
@@ -27,8 +27,9 @@
 //! # Ok(()) }
 //! ```
 
+mod api;
 mod config;
-mod connection;
+mod edge;
 mod grpc;
 mod http;
 mod route;
@@ -36,11 +37,12 @@ mod router;
 mod serve;
 mod shared;
 mod state;
+mod tls;
 
 pub use config::{Config, Network, NoNetwork, NoOrigin, Origin};
-pub use connection::tls::{TlsError, TlsFiles};
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};
 pub use shared::maintainer::{Maintenance, OnProgress, VirtualStreamsCall};
 pub use shared::placement::{Cluster, ClusterNode, ClusterPlacement, LogOwner};
 pub use state::BackupSource;
+pub use tls::{TlsError, TlsFiles};

@@ -25,20 +25,20 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::api::Answer;
 use crate::config::{self, Config};
-use crate::connection::activity::{Activity, CROWDED_BY_STRANGERS_MAX, CROWDED_MAX};
-use crate::connection::edge::{Edge, Watch, WatchVerdict};
-use crate::connection::lasting::Lasting;
-use crate::connection::tls::{Tls, TlsError};
+use crate::edge::{Edge, Watch, WatchVerdict};
 use crate::http::groups;
 use crate::router;
-use crate::shared::api::Answer;
+use crate::shared::activity::{Activity, CROWDED_BY_STRANGERS_MAX, CROWDED_MAX};
 use crate::shared::appends::APPEND_TURN_MAX;
 use crate::shared::gate::{GaveWay, Ticket};
+use crate::shared::lasting::Lasting;
 use crate::shared::maintainer::Maintenance;
 use crate::shared::placement::Cluster;
 use crate::shared::problem::Problem;
 use crate::state::{BackupSource, Beside, State};
+use crate::tls::{Tls, TlsError};
 
 /// Largest head of a request, in bytes, and size of the parts in which bodies are read.
 const READ_BUFFER_BYTES_MAX: usize = 128 * 1_024;

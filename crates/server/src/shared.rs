@@ -1,13 +1,12 @@
-//! What calls over HTTP and gRPC have in common: their frame, their bounds, their errors, and what they measure.
+//! What calls over HTTP and gRPC have in common: their bodies, their bounds, their errors, and what is measured of them.
 
-pub(crate) mod api;
+pub(crate) mod activity;
 pub(crate) mod appends;
 pub(crate) mod body;
-pub(crate) mod deliveries;
 pub(crate) mod fanout;
 pub(crate) mod gate;
-pub(crate) mod gossip;
 pub(crate) mod host;
+pub(crate) mod lasting;
 pub(crate) mod maintainer;
 pub(crate) mod metrics;
 pub(crate) mod pace;

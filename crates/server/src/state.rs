@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::config::Config;
-use crate::connection::tls::Tls;
 use crate::shared::appends::Appends;
 use crate::shared::body::Budget;
 use crate::shared::fanout::EncodedEvents;
@@ -31,6 +30,7 @@ use crate::shared::problem::Result;
 use crate::shared::readiness::Readiness;
 use crate::shared::request_log::RequestLog;
 use crate::shared::scavenges::Scavenges;
+use crate::tls::Tls;
 
 /// Fewest requests at once of callers who have not proved who they are that are taken.
 const STRANGERS_MIN: usize = 16;

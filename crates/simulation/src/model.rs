@@ -19,7 +19,7 @@ use crate::process::{POISON, Troubles};
 
 /// What a command asks of one stream.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct StreamRequest {
     /// Stream that the claim is about.
     pub stream: StreamId,
     /// Stream to which the events go. For a delete or a change of metadata it is the metadata stream.
@@ -32,7 +32,7 @@ pub struct Asked {
     pub ids: Vec<EventId>,
 }
 
-impl Asked {
+impl StreamRequest {
     /// Returns a claim about a stream, as an append with these events has it, or a condition or question without any.
     #[must_use]
     pub fn of(stream: StreamId, claim: StreamClaim, ids: Vec<EventId>) -> Self {
@@ -113,9 +113,9 @@ impl NoMatch {
 #[derive(Debug)]
 pub struct Record {
     /// What the command asks, by stream.
-    pub asked: Vec<Asked>,
+    pub asked: Vec<StreamRequest>,
     /// What must hold besides, of streams to which the command appends nothing.
-    pub conditions: Vec<Asked>,
+    pub conditions: Vec<StreamRequest>,
     /// What no event may be for the command to be stored.
     pub no_match: Option<NoMatch>,
     /// True if the database refuses an event of the command.
@@ -191,7 +191,7 @@ impl Model {
             let record = &self.records[*ticket];
             let conditions = record.conditions.iter().filter(|_| *part == 0);
             let mut claims = std::iter::once(&record.asked[*part]).chain(conditions);
-            let holds = |asked: &&Asked| {
+            let holds = |asked: &&StreamRequest| {
                 database.was_at(&asked.stream, copy.stored, |now| asked.holds(now))
             };
             if let Some(asked) = claims.find(|asked| !holds(asked)) {
@@ -316,8 +316,9 @@ impl Model {
     fn places(&self, ticket: usize) -> Option<Vec<(StreamId, Position, Incarnation)>> {
         let record = &self.records[ticket];
         let any = StreamClaim::Expected(ExpectedRevision::Any);
-        let is_plain =
-            |asked: &Asked| asked.claim == any && !asked.ids.is_empty() && !is_delete(asked);
+        let is_plain = |asked: &StreamRequest| {
+            asked.claim == any && !asked.ids.is_empty() && !is_delete(asked)
+        };
         let appended = record.answer.as_ref()?.as_ref().ok()?;
         record.way?;
         let is_sure = record.asked.iter().all(is_plain)
@@ -452,7 +453,7 @@ pub fn is_not_stored(answer: &Result<Appended>) -> bool {
     }
 }
 
-fn is_delete(asked: &Asked) -> bool {
+fn is_delete(asked: &StreamRequest) -> bool {
     asked.target != asked.stream
 }
 

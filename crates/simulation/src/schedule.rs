@@ -29,7 +29,9 @@ use crate::archive::{Archive, Former, Window, name};
 use crate::choices::Choices;
 use crate::clock::Clock;
 use crate::database::{Database, incarnation};
-use crate::model::{About, Asked, Known, Model, NoMatch, Record, StreamClaim, Way, is_not_stored};
+use crate::model::{
+    About, Known, Model, NoMatch, Record, StreamClaim, StreamRequest, Way, is_not_stored,
+};
 use crate::nodes::{Lane, Living, NODES, Node, Ticket};
 use crate::process::{Bounds, GIVE_UP_AFTER, NARROW_WINDOW, POISON, Process, WINDOW};
 

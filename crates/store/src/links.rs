@@ -16,7 +16,7 @@ use gesta_core::{
 };
 
 use crate::Store;
-use crate::streams::Looked;
+use crate::streams::StoredStream;
 
 /// What was found where a link leads.
 enum Found {
@@ -83,7 +83,7 @@ impl Store {
         streams.sort_unstable();
         streams.dedup();
         let looked = self.look_up_all(&streams).await?;
-        let looked: HashMap<&StreamId, Looked> = streams.iter().zip(looked).collect();
+        let looked: HashMap<&StreamId, StoredStream> = streams.iter().zip(looked).collect();
         let now = self.clock.now();
         let mut by_log: BTreeMap<LogId, SlicesOfLog> = BTreeMap::new();
         for (place, target) in &targets {
@@ -103,7 +103,7 @@ impl Store {
 
 /// Returns what to read of a stream; `None` if the stream shows no event there.
 fn slice_of(
-    looked: &Looked,
+    looked: &StoredStream,
     target: &LinkTarget,
     log: LogId,
     now: Timestamp,

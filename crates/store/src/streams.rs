@@ -18,7 +18,7 @@ use crate::Store;
 pub(crate) const LOOK_UP_MAX: usize = 1_000;
 
 /// What the database holds about a stream.
-pub(crate) struct Looked {
+pub(crate) struct StoredStream {
     pub(crate) head: Option<StreamHead>,
     /// State of the stream. It is `Corrupt` if the metadata of this stream cannot be read. Nothing else is known of the
     /// stream then, least of all what may be shown; other streams of the same look-up are not concerned.
@@ -29,7 +29,7 @@ pub(crate) struct Looked {
     pub(crate) changed_at: Position,
 }
 
-impl Default for Looked {
+impl Default for StoredStream {
     /// Stands for a stream that was never written.
     fn default() -> Self {
         Self {
@@ -41,7 +41,7 @@ impl Default for Looked {
     }
 }
 
-impl Looked {
+impl StoredStream {
     /// Makes the answer about `stream` of what was loaded for it, or for the stream that it describes.
     fn of(stream: &StreamId, loaded: LoadedStream) -> Self {
         if stream.described_stream().is_some() {
@@ -310,19 +310,20 @@ impl Store {
     }
 
     /// Looks up one stream, which may be a metadata stream.
-    async fn look_up(&self, stream: &StreamId) -> Result<Looked> {
+    async fn look_up(&self, stream: &StreamId) -> Result<StoredStream> {
         let looked = self.look_up_all(std::slice::from_ref(stream)).await?;
         Ok(looked.into_iter().next().unwrap_or_default())
     }
 
     /// Looks up streams. The answers are in their order.
-    pub(crate) async fn look_up_all(&self, streams: &[StreamId]) -> Result<Vec<Looked>> {
+    pub(crate) async fn look_up_all(&self, streams: &[StreamId]) -> Result<Vec<StoredStream>> {
         let mut by_log: BTreeMap<LogId, Vec<(usize, &StreamId)>> = BTreeMap::new();
         for (place, stream) in streams.iter().enumerate() {
             let of_log = by_log.entry(self.log_of(stream)).or_default();
             of_log.push((place, stream));
         }
-        let mut found: Vec<Looked> = streams.iter().map(|_| Looked::default()).collect();
+        let mut found: Vec<StoredStream> =
+            streams.iter().map(|_| StoredStream::default()).collect();
         for (log, of_log) in by_log {
             for part in of_log.chunks(LOOK_UP_MAX) {
                 let streams: Vec<&StreamId> = part.iter().map(|(_, stream)| *stream).collect();
@@ -344,7 +345,7 @@ impl Store {
         &self,
         log: LogId,
         streams: &[&StreamId],
-    ) -> Result<Vec<Looked>> {
+    ) -> Result<Vec<StoredStream>> {
         match self.look_up_together(log, streams).await {
             Err(error) if is_corrupt(&error) => {}
             looked => return looked,
@@ -353,14 +354,18 @@ impl Store {
         for stream in streams {
             looked.push(match self.look_up_together(log, &[stream]).await {
                 Ok(one) => one.into_iter().next().unwrap_or_default(),
-                Err(error) if is_corrupt(&error) => Looked::failed(stream, error),
+                Err(error) if is_corrupt(&error) => StoredStream::failed(stream, error),
                 Err(error) => return Err(error),
             });
         }
         Ok(looked)
     }
 
-    async fn look_up_together(&self, log: LogId, streams: &[&StreamId]) -> Result<Vec<Looked>> {
+    async fn look_up_together(
+        &self,
+        log: LogId,
+        streams: &[&StreamId],
+    ) -> Result<Vec<StoredStream>> {
         let bases: Vec<Option<StreamId>> = streams.iter().map(|stream| base_of(stream)).collect();
         let request = LoadRequest {
             streams: bases.iter().flatten().cloned().collect(),
@@ -375,7 +380,7 @@ impl Store {
         };
         let looked = streams.iter().zip(&bases).map(|(stream, base)| {
             let loaded = base.as_ref().and_then(|_| loaded.next());
-            Looked::of(stream, loaded.unwrap_or_default())
+            StoredStream::of(stream, loaded.unwrap_or_default())
         });
         Ok(looked.collect())
     }

@@ -60,7 +60,7 @@ struct Key {
 
 /// Whether a page was asked for before.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum Turn {
     First,
     Later,
 }
@@ -228,8 +228,8 @@ impl Pages {
         };
         let (key, reading) = begin(after, end_after(after).min(to));
         let page = match reading {
-            (reading, Asked::First) => reading.page.await,
-            (reading, Asked::Later) => reading.wait(Arc::clone(&self.reads)).await,
+            (reading, Turn::First) => reading.page.await,
+            (reading, Turn::Later) => reading.wait(Arc::clone(&self.reads)).await,
         };
         match &page {
             Err(_) => self.lock().retain(|(cached, _)| *cached != key),
@@ -307,17 +307,17 @@ impl Pages {
     }
 
     /// Returns the page of this key that is kept or being read, or begins to read it.
-    fn cached_or(&self, key: Key, begin: impl FnOnce() -> Reading) -> (Reading, Asked) {
+    fn cached_or(&self, key: Key, begin: impl FnOnce() -> Reading) -> (Reading, Turn) {
         let mut cached = self.lock();
         if let Some((_, reading)) = cached.iter().find(|(other, _)| *other == key) {
-            return (reading.clone(), Asked::Later);
+            return (reading.clone(), Turn::Later);
         }
         let reading = begin();
         cached.push_back((key, reading.clone()));
         let oldest = (cached.len() > CACHED_MAX).then(|| cached.pop_front());
         drop(cached);
         drop(oldest);
-        (reading, Asked::First)
+        (reading, Turn::First)
     }
 
     fn read_page(

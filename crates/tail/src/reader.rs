@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use gesta_core::backend::{Backend, History, LogTail, Purpose, Signal};
-use gesta_core::{KnownEnd, Position, Result, Told, warn_once};
+use gesta_core::{KnownEnd, LastingFault, Position, Result, warn_once};
 use tokio_util::sync::CancellationToken;
 
 use crate::lane::{Lane, Task, Work};
@@ -45,7 +45,7 @@ impl TailReader {
 
     async fn follow(mut self) {
         let mut retry = RETRY;
-        let mut told = Told::default();
+        let mut told = LastingFault::default();
         loop {
             self.keep_up();
             let work = self.lane.next_work();

@@ -14,7 +14,7 @@
 //! * [`database`]: what a database holds, as plain data, for everything that plays one;
 //! * [`faulty`]: a store whose database fails on purpose, for tests of applications too;
 //! * [`depth`]: how much tests try, with which seed, and whether they hold promises of speed;
-//! * [`Around`]: a store around another one, for tests that change one thing;
+//! * [`Wrapper`]: a store around another one, for tests that change one thing;
 //! * [`check_virtual_index`]: what a backend must do for virtual streams;
 //! * [`registry`]: rows of a registry of nodes;
 //! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored.
@@ -29,7 +29,6 @@
     reason = "test code: a panic is how a test fails"
 )]
 
-mod around;
 pub mod broken;
 pub mod cases;
 pub mod database;
@@ -43,9 +42,10 @@ pub mod model;
 pub mod registry;
 mod suite;
 pub mod support;
+mod wrapper;
 
-pub use around::{Around, Outer};
 pub use factory::{StoreFactory, TestStore};
 pub use index::{check_scavenged_places, check_virtual_index};
 pub use memory::{MemoryFactory, RevivedFactory};
 pub use suite::{Case, all_cases, case, outcome_of, run};
+pub use wrapper::{Outer, Wrapper};

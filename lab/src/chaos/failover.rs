@@ -26,13 +26,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::fault::FailoverFault;
 use self::world::World;
-use crate::chaos::faults::{promises, wanted};
 use crate::failure::Result;
+use crate::faults::{promises, wanted};
 use crate::machine::child::ProgramArgs;
 use crate::machine::store::StoreFacts;
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs};
-use crate::workload::units;
+use crate::units;
 
 /// How the standbys follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]

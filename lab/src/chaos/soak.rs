@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::args::SoakArgs;
 
 use self::run::soak;
-use crate::chaos::faults::{CurrentStore, Fault, World, wanted};
 use crate::failure::{Result, fail};
+use crate::faults::{CurrentStore, Fault, World, wanted};
 use crate::machine::endpoint::{self, Endpoint};
 use crate::machine::store::{self, Opened};
 use crate::report::Report;

@@ -12,18 +12,18 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::cells;
-use crate::chaos::faults::load::Load;
-use crate::chaos::faults::per_fault::PerFault;
-use crate::chaos::faults::record::COUNTED;
-use crate::chaos::faults::tails::Manner;
-use crate::chaos::faults::world::{DatabaseKind, Plan};
-use crate::chaos::faults::writers::Claims;
-use crate::chaos::faults::{Fault, Strength, World, ask, inflict, promises};
 use crate::failure::{Context, Result, fail};
+use crate::faults::load::Load;
+use crate::faults::per_fault::PerFault;
+use crate::faults::record::COUNTED;
+use crate::faults::tails::Manner;
+use crate::faults::world::{DatabaseKind, Plan};
+use crate::faults::writers::Claims;
+use crate::faults::{Fault, Strength, World, ask, inflict, promises};
 use crate::machine::child::ProgramArgs;
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::workload::units;
+use crate::units;
 
 /// A store may need so long to come back.
 const BACK_WITHIN: Duration = Duration::from_secs(60);

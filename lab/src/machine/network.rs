@@ -5,7 +5,7 @@ use std::time::Duration;
 use gesta_pgtest::FaultProxy;
 use serde::Serialize;
 
-use crate::workload::units;
+use crate::units;
 
 /// A way.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -12,7 +12,7 @@ use crate::failure::{Context, Failure, Result, fail};
 use crate::machine::endpoint::{self, Endpoint};
 use crate::machine::network::{Network, WeatherArgs};
 use crate::machine::postgres;
-use crate::workload::units;
+use crate::units;
 
 /// Stands for a server that is started for this run.
 pub(crate) const NEW_SERVER: &str = "postgres:new";

@@ -19,17 +19,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Result, fail};
 use crate::machine::child::{ProgramArgs, Server};
-use crate::machine::counters::{self, Stretch, Watch};
 use crate::machine::host::{CpuMeter, busy_of};
 use crate::machine::store::{self, StoreArgs};
 use crate::report::Unit;
 use crate::report::numbers::{list, millis};
 use crate::report::{Chart, Report, ReportArgs};
+use crate::units;
+use crate::workload::counters::{self, Stretch, Watch};
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{
     self, Beside, Events, Expected, GestaTarget, Load, Protocol, Target, grpc,
 };
-use crate::workload::units;
 
 use figures::Run;
 

@@ -16,12 +16,12 @@ use crate::failure::{Result, fail};
 use crate::histogram::median;
 use crate::machine::child::{ProgramArgs, Server};
 use crate::machine::store::{self, NEW_SERVER};
+use crate::report::read_back::ReadBack;
 use crate::report::{Report, ReportArgs, Table, Unit};
+use crate::units::{self, grouped};
 use crate::workload::read::{self, Answer};
-use crate::workload::read_back::ReadBack;
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{Events, GestaTarget, Target as _};
-use crate::workload::units::{self, grouped};
 
 /// Events of one stream, which are appended at once.
 const STREAM_EVENTS: u64 = 500;

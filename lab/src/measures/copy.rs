@@ -23,9 +23,9 @@ use crate::failure::{Result, fail};
 use crate::histogram::median;
 use crate::machine::child::ProgramArgs;
 use crate::machine::store::{self, NEW_SERVER};
+use crate::report::read_back::ReadBack;
 use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::workload::read_back::ReadBack;
-use crate::workload::units::{self, grouped};
+use crate::units::{self, grouped};
 
 use legs::{Copied, Leg};
 use places::Places;

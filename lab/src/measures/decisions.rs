@@ -20,14 +20,14 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::chaos::cluster::SizeArgs;
-use crate::chaos::cluster::nodes::{Conditions, Nodes};
+use crate::cluster::SizeArgs;
+use crate::cluster::nodes::{Conditions, Nodes};
 use crate::failure::{Failure, Result};
 use crate::machine::child::{Program, ProgramArgs};
 use crate::machine::store::{self, NEW_SERVER};
 use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::workload::run::Run;
-use crate::workload::units::{self, grouped};
+use crate::run::Run;
+use crate::units::{self, grouped};
 
 use ways::{Measured, Way};
 

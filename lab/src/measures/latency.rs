@@ -21,12 +21,12 @@ use crate::histogram::{ends, median};
 use crate::machine::network::{Network, WeatherArgs};
 use crate::machine::store;
 use crate::report::numbers::{list, millis, percent, times};
+use crate::report::read_back::ReadBack;
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, Whose};
+use crate::units;
 use crate::workload::journals;
-use crate::workload::read_back::ReadBack;
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{self, Events, GestaTarget, Load, Phase, Target};
-use crate::workload::units;
 
 use work::{Done, Work};
 

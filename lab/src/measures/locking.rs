@@ -16,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::Result;
 use crate::machine::store::{self, StoreArgs};
-use crate::measures::entities::calls::{Calls, drive};
-use crate::measures::entities::start;
-use crate::measures::entities::tally::{AnswersGiven, Command, Event, Tally, decoded, read_stream};
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, numbers};
-use crate::workload::run::Run;
-use crate::workload::units::{self, grouped};
+use crate::run::Run;
+use crate::units::{self, grouped};
+use crate::workload::entities::calls::{Calls, drive};
+use crate::workload::entities::start;
+use crate::workload::entities::tally::{AnswersGiven, Command, Event, Tally, decoded, read_stream};
 
 /// Most wrong answers that are told of each number of entities.
 const WRONGS_TOLD: usize = 10;

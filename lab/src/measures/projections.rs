@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::{Result, fail};
 use crate::machine::store::{self, NEW_SERVER};
 use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::workload::units::{self, grouped};
+use crate::units::{self, grouped};
 
 use catch_up::Built;
 use live::Shown;

@@ -22,10 +22,10 @@ use crate::machine::store;
 use crate::measures::append::bare;
 use crate::report::page;
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit};
+use crate::units::{self, grouped};
 use crate::workload::read;
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{self, Claims, Events, GestaTarget, Load, Phase, PhaseRun, Target};
-use crate::workload::units::{self, grouped};
 
 use verdict::{Measured, Open};
 

@@ -14,14 +14,14 @@ use crate::failure::{Result, fail};
 use crate::histogram::{Latencies, median};
 use crate::machine::host::CpuMeter;
 use crate::machine::store::{self, NEW_SERVER, Opened};
-use crate::measures::entities::calls::Calls;
-use crate::measures::entities::population::{Population, ask_all, make};
-use crate::measures::entities::start;
 use crate::report::numbers::several;
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit};
+use crate::run::Run;
+use crate::units::{self, grouped};
+use crate::workload::entities::calls::Calls;
+use crate::workload::entities::population::{Population, ask_all, make};
+use crate::workload::entities::start;
 use crate::workload::read;
-use crate::workload::run::Run;
-use crate::workload::units::{self, grouped};
 
 /// Entities that come to memory, and a projection that catches up.
 #[derive(Debug, Clone, clap::Args, Serialize)]

@@ -20,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Result};
 use crate::machine::processes::Tree;
-use crate::machine::watch::{Sampled, Watched, sample};
-use crate::measures::reservation::{HEAD_START, alone};
 use crate::report::page;
 use crate::report::{Report, Unit};
+use crate::reservation::{HEAD_START, alone};
 use crate::workload::ladder::Reached;
+use crate::workload::watch::{Sampled, Watched, sample};
 
 pub(crate) use args::ScenarioArgs;
 

@@ -23,18 +23,18 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Context, Result, fail};
-use crate::machine::counters::Watch;
 use crate::machine::endpoint::Endpoint;
 use crate::machine::postgres;
 use crate::machine::store;
+use crate::report::read_back::ReadBack;
 use crate::report::{Report, ReportArgs};
+use crate::units;
+use crate::workload::counters::Watch;
 use crate::workload::journals;
-use crate::workload::read_back::ReadBack;
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{
     self, Beside, Claims, Events, GestaTarget, Load, Phase, PhaseRun, Target, TargetFacts,
 };
-use crate::workload::units;
 
 use meeting::{Meeting, Others};
 use ranking::Ranking;

@@ -28,7 +28,7 @@ use crate::machine::child::{Program, ProgramArgs, Server};
 use crate::machine::http::Connection;
 use crate::measures::shares::takers::{Taken, Takers, take_until_told};
 use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::workload::units;
+use crate::units;
 
 /// Users beside the one who takes.
 const NINE: usize = 9;

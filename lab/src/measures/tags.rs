@@ -28,11 +28,11 @@ use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Context, Result, fail};
-use crate::machine::counters::{Spent, Watch};
 use crate::machine::endpoint::Endpoint;
 use crate::machine::store;
 use crate::report::{Report, ReportArgs};
-use crate::workload::units::{self, grouped};
+use crate::units::{self, grouped};
+use crate::workload::counters::{Spent, Watch};
 
 use gesta::Gesta;
 use plan::{From, Plan};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::workload::units::grouped;
+use crate::units::grouped;
 
 /// Does not break.
 const SPACE: char = '\u{a0}';

@@ -14,8 +14,8 @@ use gesta_core::{
 use http_body_util::BodyExt as _;
 use tokio_util::sync::CancellationToken;
 
-use crate::chaos::faults::{CurrentStore, ask};
 use crate::failure::{Context, Result, fail};
+use crate::faults::{CurrentStore, ask};
 use crate::machine::http::Connection;
 use crate::machine::postgres;
 

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use gesta_core::backend::LogEnd;
-use gesta_core::{LogId, Position, Timestamp, Told};
+use gesta_core::{LastingFault, LogId, Position, Timestamp};
 
 use super::Now;
 
@@ -40,14 +40,14 @@ pub enum ClockPolicy {
 #[derive(Debug, Default)]
 pub(crate) struct ClockWatch {
     policy: ClockPolicy,
-    told: Told,
+    told: LastingFault,
 }
 
 impl ClockWatch {
     pub(crate) fn new(policy: ClockPolicy) -> Self {
         Self {
             policy,
-            told: Told::default(),
+            told: LastingFault::default(),
         }
     }
 

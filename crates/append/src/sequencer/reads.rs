@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use gesta_core::backend::LoadRequest;
 use gesta_core::{
-    BackOff, Error, IdempotencyWindow, LogId, Position, StreamId, Timestamp, Told, warn_once,
+    BackOff, Error, IdempotencyWindow, LastingFault, LogId, Position, StreamId, Timestamp,
+    warn_once,
 };
 use tokio::time::Instant;
 
@@ -98,7 +99,7 @@ pub(crate) struct Reads {
     matches: usize,
     matches_trouble: Trouble,
     backfill: Backfill,
-    backfill_told: Told,
+    backfill_told: LastingFault,
 }
 
 impl Default for Reads {
@@ -116,7 +117,7 @@ impl Default for Reads {
             matches: 0,
             matches_trouble: Trouble::default(),
             backfill: Backfill::Nothing,
-            backfill_told: Told::default(),
+            backfill_told: LastingFault::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gesta_core::{BackOff, Error, ErrorKind, LogId, Told, warn_once};
+use gesta_core::{BackOff, Error, ErrorKind, LastingFault, LogId, warn_once};
 use tokio::time::Instant;
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(10);
@@ -22,10 +22,10 @@ pub(crate) struct Trouble {
     pause: Duration,
     since: Option<Instant>,
     last: Option<(Instant, Error)>,
-    told: Told,
+    told: LastingFault,
     /// Whether a lasting fault was logged. This is kept apart, because a lasting fault may begin while a passing one
     /// lasts.
-    told_lasting: Told,
+    told_lasting: LastingFault,
 }
 
 /// Returns the pauses between tries that follow one another.
@@ -40,8 +40,8 @@ impl Default for Trouble {
             pause: BACK_OFF_MIN,
             since: None,
             last: None,
-            told: Told::default(),
-            told_lasting: Told::default(),
+            told: LastingFault::default(),
+            told_lasting: LastingFault::default(),
         }
     }
 }

@@ -62,7 +62,8 @@ pub(crate) struct Serve {
     /// (such as 60s) instead of giving up at once.
     #[arg(long, value_name = "TIME")]
     pub(crate) wait_for_store: Option<Span>,
-    /// Read settings from a TOML file; crates/cli/reference.toml documents each key. Environment: GESTA_CONFIG.
+    /// Read settings from a TOML file; reference.toml documents each key: beside the program, or in
+    /// /usr/share/doc/gesta. Environment: GESTA_CONFIG.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }

@@ -27,6 +27,18 @@ pub(super) fn is_required(config: &Config, listen: SocketAddr) -> bool {
     }
 }
 
+/// Looks whether the password of the first administrator keeps the rule, before a store is made: without an
+/// administrator the next start would open it to everybody.
+pub(super) fn check_admin_password(config: &Config) -> Outcome {
+    if config.access == AccessMode::Off {
+        return Ok(());
+    }
+    if let Some(password) = admin_password()? {
+        gesta_access::check_password(&password)?;
+    }
+    Ok(())
+}
+
 /// Makes the first administrator if the environment has a password, and begins to follow the accounts. Returns `None`
 /// if access is off.
 pub(super) async fn start(

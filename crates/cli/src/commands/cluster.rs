@@ -298,7 +298,7 @@ async fn finalize(registry: &Arc<dyn Registry>, output: &mut Output) -> Outcome 
     output.record(&record, |_| match is_raised {
         true => format!("the cluster is at version {version} now: no node can go back to a build that cannot read it"),
         false => format!(
-            "the cluster stays at version {version}: {} of build {} can read no newer one",
+            "nothing to do: the cluster is at version {version}, and {} of build {} can read no newer one",
             named(oldest),
             oldest.info.build
         ),

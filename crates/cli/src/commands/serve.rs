@@ -10,8 +10,8 @@ use futures::future::{BoxFuture, pending};
 use gesta::metrics::{ClusterMetrics, PipelineMetrics};
 use gesta_access::Access;
 use gesta_core::{
-    Clock, ErrorKind, EventStore, HostPort, IdempotencyWindow, StoreInfo, SystemClock, Told,
-    warn_once,
+    Clock, ErrorKind, EventStore, HostPort, IdempotencyWindow, LastingFault, StoreInfo,
+    SystemClock, warn_once,
 };
 use gesta_server::StartError;
 use prometheus_client::metrics::family::Family;
@@ -66,6 +66,7 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let bound = gesta_server::bind(server_config(&config, listen, advertised.clone(), tls)?).await;
     let bound = bound.map_err(|error| cannot_listen(&error))?;
     let options = options(&config);
+    access::check_admin_password(&config)?;
     let node = node::prepare(&config).await?;
     let database = open_database(&config, &options, serve.wait_for_store).await?;
     let node = match node {
@@ -236,7 +237,7 @@ async fn open_database(
     wait: Option<Span>,
 ) -> Outcome<gesta::Database> {
     let deadline = Instant::now() + wait.map_or(Duration::ZERO, |wait| wait.0);
-    let mut told = Told::default();
+    let mut told = LastingFault::default();
     loop {
         let error = match gesta::Database::open(&config.store, options).await {
             Ok(database) => return Ok(database),

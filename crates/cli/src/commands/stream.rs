@@ -298,7 +298,9 @@ fn unknown_keys(text: &str) -> Vec<String> {
         .as_object()
         .into_iter()
         .flat_map(serde_json::Map::keys);
-    keys.filter(|key| key.starts_with('$') && !KNOWN_KEYS.contains(&key.as_str()))
+    let has_lost_its_sign = |key: &str| KNOWN_KEYS.contains(&&*format!("${key}"));
+    let looks_known = |key: &str| key.starts_with('$') || has_lost_its_sign(key);
+    keys.filter(|key| looks_known(key) && !KNOWN_KEYS.contains(&key.as_str()))
         .cloned()
         .collect()
 }

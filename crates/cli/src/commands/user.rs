@@ -144,8 +144,8 @@ async fn look(global: &mut Global, add: &UserAdd) -> Outcome {
         Ok(()) => {}
         // There is no store yet.
         Err(Failure::Store(error)) if matches!(error.kind(), ErrorKind::Schema(_)) => {}
-        // Any other error comes again, when the user is added.
-        Err(_) => return Ok(()),
+        // It would come again when the user is added, after a password was typed twice.
+        Err(error) => return Err(error),
     }
     let is_admin = add.admin || add.groups.iter().any(|group| group == ADMINS);
     if users.is_empty() && !is_admin {

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use gesta_testkit::faulty::{Moment, StoredEvent};
 
 use crate::chain::{Event, Seen, decode, stream_name};
-use crate::history::{Answer, Asked, Attempt};
+use crate::history::{Answer, Attempt, Operation};
 use crate::nodes::Doubts;
 use crate::play::Played;
 
@@ -317,8 +317,8 @@ fn check_order(
     found: &mut Vec<Violation>,
 ) {
     let is_doubted = |attempt: &Attempt| match attempt.asked {
-        Asked::Command(_) => doubts.commands.contains(&attempt.numbers().start),
-        Asked::Read | Asked::StaleRead => are_reads_doubted,
+        Operation::Command(_) => doubts.commands.contains(&attempt.numbers().start),
+        Operation::Read | Operation::StaleRead => are_reads_doubted,
     };
     let mut latest: HashMap<usize, (u64, &Attempt)> = HashMap::new();
     for attempt in attempts {

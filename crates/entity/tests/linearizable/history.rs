@@ -8,7 +8,7 @@ use crate::chain::{Command, Seen};
 
 /// What was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum Operation {
     Command(Command),
     Read,
     StaleRead,
@@ -43,7 +43,7 @@ pub(crate) struct Attempt {
     pub(crate) entity: usize,
     /// Of these, order is kept: a process from start to shutdown.
     pub(crate) runtime: usize,
-    pub(crate) asked: Asked,
+    pub(crate) asked: Operation,
     /// Attempts with the same key are one command.
     pub(crate) key: Option<String>,
     pub(crate) invoked: Moment,
@@ -55,8 +55,8 @@ impl Attempt {
     /// The numbers of the events that it may store.
     pub(crate) fn numbers(&self) -> std::ops::Range<u64> {
         match self.asked {
-            Asked::Command(Command::Store { first, count })
-            | Asked::Command(Command::StoreIfEven { first, count }) => first..first + count,
+            Operation::Command(Command::Store { first, count })
+            | Operation::Command(Command::StoreIfEven { first, count }) => first..first + count,
             _ => 0..0,
         }
     }
@@ -64,8 +64,8 @@ impl Attempt {
     /// Of its command, if it is one.
     pub(crate) fn kind(&self) -> Option<u8> {
         match self.asked {
-            Asked::Command(command) => Some(command.kind()),
-            Asked::Read | Asked::StaleRead => None,
+            Operation::Command(command) => Some(command.kind()),
+            Operation::Read | Operation::StaleRead => None,
         }
     }
 
@@ -83,7 +83,7 @@ impl Attempt {
 
     /// It must have seen all that was stored before it was invoked.
     pub(crate) fn is_confirmed(&self) -> bool {
-        self.asked != Asked::StaleRead && !self.is_repeated()
+        self.asked != Operation::StaleRead && !self.is_repeated()
     }
 }
 

@@ -15,7 +15,7 @@ use gesta_testkit::faulty::{FaultyStore, ForeignEvents, Random, RandomFaults, St
 use tokio::time::{sleep, timeout};
 
 use crate::chain::{Chain, Command, Seen, chain_type, foreign_event, stream_name};
-use crate::history::{Answer, Asked, Attempt, Recorder};
+use crate::history::{Answer, Attempt, Operation, Recorder};
 use crate::nodes::{Doubts, Fault, Node, Nodes};
 
 /// Longest wait for an answer; in tokio's time, which is paused.
@@ -270,8 +270,8 @@ impl Game {
                 0..=6 => self.execute(&mut random, entity, process).await,
                 7..=9 => self.burst(&mut random, entity, process).await,
                 10..=11 => self.retry(&mut random, entity).await,
-                12..=14 => self.read(entity, process, Asked::Read).await,
-                15..=16 => self.read(entity, process, Asked::StaleRead).await,
+                12..=14 => self.read(entity, process, Operation::Read).await,
+                15..=16 => self.read(entity, process, Operation::StaleRead).await,
                 17 => self.drop_one(&mut random, entity, process),
                 18 if random.chance(0.5) => self.append_as_foreigner(entity),
                 18 => self.delete(entity, process).await,
@@ -311,7 +311,7 @@ impl Game {
                 tokio::task::yield_now().await;
             }
         }
-        let read = self.read(entity, process, Asked::Read);
+        let read = self.read(entity, process, Operation::Read);
         let answers = async {
             for (attempt, pending) in all {
                 if random.chance(0.9) {
@@ -378,7 +378,7 @@ impl Game {
 
     // ---- recorded attempts ----
 
-    fn begin(&self, entity: usize, runtime: usize, asked: Asked, key: Option<&str>) -> usize {
+    fn begin(&self, entity: usize, runtime: usize, asked: Operation, key: Option<&str>) -> usize {
         self.recorder.invoke(Attempt {
             entity,
             runtime,
@@ -398,7 +398,7 @@ impl Game {
         key: Option<&str>,
     ) -> (usize, PendingReply<Chain>) {
         let (number, runtime) = self.processes[process].runtime();
-        let attempt = self.begin(entity, number, Asked::Command(command), key);
+        let attempt = self.begin(entity, number, Operation::Command(command), key);
         let mut request = Request::new(command);
         request.idempotency_key = key.map(str::to_owned);
         (attempt, runtime.submit(&entity.to_string(), request))
@@ -419,14 +419,14 @@ impl Game {
         known
     }
 
-    async fn read(&self, entity: usize, process: usize, asked: Asked) {
+    async fn read(&self, entity: usize, process: usize, asked: Operation) {
         let (number, runtime) = self.processes[process].runtime();
         let attempt = self.begin(entity, number, asked, None);
         let id = entity.to_string();
         let seen = |chain: &Chain| chain.seen;
         let read = async {
             match asked {
-                Asked::StaleRead => runtime.read_stale(&id, seen).await,
+                Operation::StaleRead => runtime.read_stale(&id, seen).await,
                 _ => runtime.read(&id, seen).await,
             }
         };
@@ -478,7 +478,7 @@ impl Game {
     /// A read that must succeed once the process has recovered: soon.
     async fn read_in_peace(&self, entity: usize, process: usize) {
         for _ in 0..20 {
-            self.read(entity, process, Asked::Read).await;
+            self.read(entity, process, Operation::Read).await;
             if self.recorder.last_has_succeeded() {
                 return;
             }

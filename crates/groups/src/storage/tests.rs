@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use gesta_core::SetStreamMetadata;
 use gesta_testkit::faulty::{FaultyStore, World};
 use gesta_testkit::support::events;
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 
 use super::*;
 
@@ -89,7 +89,7 @@ struct LosesFirst {
 }
 
 #[async_trait::async_trait]
-impl Around for LosesFirst {
+impl Wrapper for LosesFirst {
     fn inner(&self) -> &dyn EventStore {
         &**self.process
     }

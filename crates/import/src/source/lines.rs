@@ -51,6 +51,24 @@ struct Line {
     deleted: bool,
 }
 
+/// Tells why a line is no event. What `gesta all read` prints has another command.
+fn no_event(line: &[u8], error: &serde_json::Error) -> String {
+    let printed: Option<Printed> = serde_json::from_slice(line).ok();
+    match printed.map(|line| line.revision) {
+        Some(_) => {
+            "is what `gesta all read` prints of a store of Gesta: `gesta all import FILE` takes it"
+                .to_owned()
+        }
+        None => format!("is no event: {error}"),
+    }
+}
+
+/// What a line of `gesta all read` has, and an event of another system has not.
+#[derive(Deserialize)]
+struct Printed {
+    revision: u64,
+}
+
 /// Reads a value that is there, also null, which is JSON like any other.
 fn given<'de, D: Deserializer<'de>>(
     from: D,
@@ -223,8 +241,8 @@ impl Reader {
         if line.trim_ascii().first() == Some(&b'[') {
             return Err(self.refuse("must be one object per line, not a list"));
         }
-        let line: Line = serde_json::from_slice(line)
-            .map_err(|error| self.refuse(&format!("is no event: {error}")))?;
+        let line: Line =
+            serde_json::from_slice(line).map_err(|error| self.refuse(&no_event(line, &error)))?;
         let is_numbered = line.sequence.is_some();
         if *self.numbered.get_or_insert(is_numbered) != is_numbered {
             return Err(

@@ -24,11 +24,11 @@ use crate::append::flights::{Flights, Look};
 use crate::append::gather::StatementPart;
 use crate::append::prepared::Prepared;
 use crate::connect::connection::{Connection, Connector, Role};
+use crate::connect::history::Ledger;
+use crate::connect::history::witness::Mark;
 use crate::connect::notices::Notices;
 use crate::connect::reach::{HostWatch, LATE_AFTER};
 use crate::error::{self, Class};
-use crate::history::Ledger;
-use crate::history::witness::Mark;
 
 const INSERT_EVENTS: &str = include_str!("../../sql/insert_events.sql");
 const INSERT_EVENT: &str = include_str!("../../sql/insert_event.sql");

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use tokio_postgres::types::ToSql;
 
+use crate::append::columns::{Column, Field};
 use crate::append::gather::StatementPart;
 use crate::append::prepared::{NameColumns, Prepared};
-use crate::values::{Column, Field};
 
 /// The statement that one or several batches need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -23,7 +23,7 @@ use crate::error::{self, Class};
 
 /// A statement under way.
 type Sent = BoxFuture<'static, Judged>;
-type Told = oneshot::Sender<BatchOutcome>;
+type Waiter = oneshot::Sender<BatchOutcome>;
 
 /// A connection that several logs share. It is closed when the last handle is dropped.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct Sharing {
 struct SharingState {
     gather: Gather<Arc<Prepared>>,
     /// The handles that wait for the outcome of a batch.
-    waiting: HashMap<Ticket, Told>,
+    waiting: HashMap<Ticket, Waiter>,
     /// Whether a task is writing a statement; it will then look for another one.
     is_sending: bool,
     /// The reason why nothing is sent any more, if so.
@@ -125,7 +125,7 @@ impl Sharing {
             drop(state);
             return self.end("a batch was stored although one that it follows was not");
         };
-        let told: Vec<(Option<Told>, BatchVerdict)> = verdicts
+        let told: Vec<(Option<Waiter>, BatchVerdict)> = verdicts
             .into_iter()
             .map(|(ticket, verdict)| (state.waiting.remove(&ticket), verdict))
             .collect();

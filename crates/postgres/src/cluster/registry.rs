@@ -24,9 +24,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::connect::connection::{Connection, Connector, Role};
+use crate::connect::history::Ledger;
 use crate::error;
-use crate::history::Ledger;
-use crate::values::Moment;
+use crate::moment::Moment;
 
 const BEAT: &str = include_str!("../../sql/beat.sql");
 const LOOK: &str = include_str!("../../sql/look.sql");

@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use futures::stream::{BoxStream, StreamExt};
 use gesta_core::backend::Signal;
-use gesta_core::{BackOff, LogId, Position, Told, uptime, warn_once};
+use gesta_core::{BackOff, LastingFault, LogId, Position, uptime, warn_once};
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Notification, Statement};
 
-use crate::cluster::payload::{Message, from_payload, to_payload};
 use crate::connect::connection::{Connection, Connector, Role, read_settings};
+use crate::connect::history::Ledger;
+use crate::connect::history::lineage::Noted;
 use crate::connect::hosts::Timeline;
 use crate::connect::reach::HostWatch;
 use crate::error;
-use crate::history::Ledger;
-use crate::history::lineage::Noted;
+use crate::payload::{Message, from_payload, to_payload};
 
 const SEND_SIGNALS: &str = include_str!("../../sql/send_signals.sql");
 
@@ -143,7 +143,7 @@ impl SharedSignals {
 
 async fn run(connector: Arc<Connector>, shared: Arc<SharedSignals>) {
     let mut back_off = BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX);
-    let mut told = Told::default();
+    let mut told = LastingFault::default();
     loop {
         match connector.connect(Role::Signals).await {
             Ok(connection) => {
@@ -171,7 +171,7 @@ async fn serve(
     mut connection: Connection,
     connector: &Connector,
     shared: &SharedSignals,
-    told: &mut Told,
+    told: &mut LastingFault,
 ) -> String {
     let channel = connector.config.channel();
     let statement = match listen(&connection.client, &channel).await {

@@ -19,11 +19,11 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Notification, Row, Socket};
 
 use crate::config::{Config, RequiredDurability};
+use crate::connect::history::Ledger;
+use crate::connect::history::lineage::Noted;
 use crate::connect::hosts::{HostUse, Hosts, Timeline, Unfit};
 use crate::connect::notices::Notices;
 use crate::error;
-use crate::history::Ledger;
-use crate::history::lineage::Noted;
 
 const SET_SESSION: &str = include_str!("../../sql/set_session.sql");
 const READ_SESSION: &str = include_str!("../../sql/read_session.sql");

@@ -19,8 +19,8 @@ use tokio_postgres::config::{Host as HostName, LoadBalanceHosts, TargetSessionAt
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::Config;
-use crate::connect::password::{Passwords, Wanted};
-use crate::connect::tls;
+use crate::config::password::{Passwords, Wanted};
+use crate::tls;
 
 /// One host of the URL.
 pub(crate) struct Host {

@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use tokio_postgres::Statement;
 
 use crate::connect::connection::{Connection, Connector, Role};
+use crate::connect::history::Ledger;
+use crate::connect::history::witness::Mark;
 use crate::error;
-use crate::history::Ledger;
-use crate::history::witness::Mark;
 
 /// How long a read may take. The server gives up a little earlier.
 const READ_TIMEOUT: Duration = Duration::from_secs(40);

@@ -11,9 +11,9 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 use crate::connect::pool::ReadError;
-use crate::databases::map;
-use crate::databases::map::Asked;
 use crate::error;
+use crate::map;
+use crate::map::SoughtRow;
 use crate::sql_numbers::{CLOSED, bound, log_number};
 
 const READ_COPIED_ROWS: &str = include_str!("../../sql/read_copied_rows.sql");
@@ -43,8 +43,8 @@ impl CopiedRow {
         })
     }
 
-    fn asked(&self, log: LogId) -> Asked {
-        Asked {
+    fn asked(&self, log: LogId) -> SoughtRow {
+        SoughtRow {
             log,
             mark: RowMark {
                 position: Position(self.position.unsigned_abs()),
@@ -127,7 +127,7 @@ async fn never_had(client: &Client, log: LogId, rows: &[CopiedRow]) -> Result<Op
     if rows.is_empty() {
         return Ok(None);
     }
-    let asked: Vec<Asked> = rows.iter().map(|row| row.asked(log)).collect();
+    let asked: Vec<SoughtRow> = rows.iter().map(|row| row.asked(log)).collect();
     let shown = map::shows(client, &asked).await;
     let shown = shown.map_err(ReadError::into_error)?;
     let mut never = rows.iter().zip(shown).filter(|(_, shown)| !shown);

@@ -23,9 +23,9 @@ use crate::connect::connection::{Connection, Connector, Role};
 use crate::connect::pool::ReadResult;
 use crate::databases::copies;
 use crate::databases::copies::{COMPARED_ROWS, CopiedRow};
-use crate::databases::map;
-use crate::databases::map::Asked;
 use crate::error;
+use crate::map;
+use crate::map::SoughtRow;
 use crate::schema;
 use crate::sql_numbers::{CLOSED, bound, log_number};
 
@@ -215,9 +215,9 @@ impl Relocation {
         rows: &[HeldRow],
         mark: RowMark,
     ) -> Result<(Vec<bool>, bool)> {
-        let mut asked: Vec<Asked> = rows.iter().map(|row| Asked::of(log, row)).collect();
+        let mut asked: Vec<SoughtRow> = rows.iter().map(|row| SoughtRow::of(log, row)).collect();
         let event = None;
-        asked.push(Asked { log, mark, event });
+        asked.push(SoughtRow { log, mark, event });
         let shown = map::shows(self.client(), &asked).await;
         let mut shown = shown.map_err(crate::connect::pool::ReadError::into_error)?;
         let mark_shown = shown.pop() == Some(true);

@@ -13,12 +13,12 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use crate::connect::history::Ledger;
 use crate::connect::pool::{PooledReader, Read, ReadError, ReadResult};
-use crate::databases::map::open_position;
-use crate::history::Ledger;
-use crate::read::names::Names;
+use crate::map::open_position;
+use crate::moment::Moment;
+use crate::names::Names;
 use crate::sql_numbers::{bound, log_number, numbers};
-use crate::values::Moment;
 
 const READ_LOG_END: &str = include_str!("../../sql/read_log_end.sql");
 const READ_LOG_ENDS: &str = include_str!("../../sql/read_log_ends.sql");

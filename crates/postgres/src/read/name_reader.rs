@@ -10,7 +10,7 @@ use gesta_core::{Error, LogId, StreamId};
 use gesta_sql::{name_checksum, row_id_from_sql};
 
 use crate::connect::pool::{PooledReader, ReadResult};
-use crate::read::names::{Cache, Names};
+use crate::names::{Cache, Names};
 use crate::sql_numbers::log_number;
 
 const READ_STREAM_NAMES_OF_LOGS: &str = include_str!("../../sql/read_stream_names_of_logs.sql");

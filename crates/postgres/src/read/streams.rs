@@ -13,10 +13,10 @@ use gesta_core::{Error, LogId};
 use tokio_postgres::types::ToSql;
 
 use crate::connect::pool::{PooledReader, Read, ReadResult};
-use crate::read::names::Names;
+use crate::moment::Moment;
+use crate::names::Names;
 use crate::read::{Page, Raw, event_of, fetch, fill, inline_bytes, saw};
 use crate::sql_numbers::{bound, log_number};
-use crate::values::Moment;
 
 const READ_STREAMS: &str = include_str!("../../sql/read_streams.sql");
 

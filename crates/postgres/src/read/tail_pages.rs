@@ -15,7 +15,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::connect::pool::{PooledReader, Read, ReadError, ReadResult};
 use crate::error;
-use crate::read::names::Names;
+use crate::names::Names;
 use crate::read::{Page, Raw, fetch, fill, inline_bytes, recorded};
 use crate::sql_numbers::{CLOSED, bound, log_number};
 

@@ -26,8 +26,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::connect::history::Ledger;
 use crate::connect::pool::Pool;
-use crate::history::Ledger;
 use crate::read::tail_pages::{ReadTails, Together};
 
 /// The shortest time between the beginnings of two rounds. The messages that lead to reads are held back by their

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use gesta_core::{Append, Appended, EventStore, EventStoreExt, Filter, RecordedEvent, Result};
 use gesta_memory::MemoryStore;
 use gesta_projection::{ApplyError, BeginAt, Config, Effect, Effects, Phase};
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 
 use super::support::{
     AT_ALL, Held, append, is_of_states, quick, run, run_held, store, store_that_fails, texts,
@@ -170,7 +170,7 @@ async fn an_owner_lives_while_it_pauses() {
 struct Slow(MemoryStore, Duration);
 
 #[async_trait]
-impl Around for Slow {
+impl Wrapper for Slow {
     fn inner(&self) -> &dyn EventStore {
         &self.0
     }

@@ -13,7 +13,7 @@ use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::{
     ApplyError, BeginAt, Config, Effect, Effects, Phase, Progress, RunningEffects,
 };
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 use tokio::sync::Semaphore;
 
 pub(crate) const AT_ALL: Duration = Duration::from_secs(60);
@@ -176,7 +176,7 @@ pub(crate) fn is_of_states(request: &Append) -> bool {
 pub(crate) struct Away(MemoryStore, Arc<AtomicU32>);
 
 #[async_trait]
-impl Around for Away {
+impl Wrapper for Away {
     fn inner(&self) -> &dyn EventStore {
         &self.0
     }

@@ -8,7 +8,7 @@ use gesta_core::{AllPage, EventStore, EventStoreExt, ReadAll};
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{Api, Error, Find, Index, OnPoison, Projections, Request};
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 use serde_json::Value;
 
 use super::world::{Process, World, quick};
@@ -285,7 +285,7 @@ async fn no_event_of_another_customer_is_found_after_a_restore() {
 struct AllLogs(Arc<dyn EventStore>);
 
 #[async_trait]
-impl Around for AllLogs {
+impl Wrapper for AllLogs {
     fn inner(&self) -> &dyn EventStore {
         &*self.0
     }

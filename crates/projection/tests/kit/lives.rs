@@ -14,7 +14,7 @@ use gesta_projection::testing::{Fate, Faulty, Random, Restorable};
 use gesta_projection::{
     ApplyError, Config, Control, Error, OnPoison, Order, Phase, Projections, View,
 };
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 
 use super::fixtures::{Balance, Balances};
 use super::versions::BalancesV2;
@@ -56,7 +56,7 @@ struct Gated {
 }
 
 #[async_trait]
-impl Around for Gated {
+impl Wrapper for Gated {
     fn inner(&self) -> &dyn EventStore {
         &*self.store
     }
@@ -93,7 +93,7 @@ async fn reset(control: &Control<Target>, version: u32) {
 struct Meanwhile<F>(Arc<dyn EventStore>, F);
 
 #[async_trait]
-impl<F, D> Around for Meanwhile<F>
+impl<F, D> Wrapper for Meanwhile<F>
 where
     F: Fn() -> D + Send + Sync + 'static,
     D: Future<Output = ()> + Send + 'static,
@@ -307,7 +307,7 @@ struct AwayAfter {
 }
 
 #[async_trait]
-impl Around for AwayAfter {
+impl Wrapper for AwayAfter {
     fn inner(&self) -> &dyn EventStore {
         &self.store
     }

@@ -13,7 +13,7 @@ use gesta_projection::{
     API_CALLER_WAITERS_MAX, API_WAITERS_MAX, Answer, Api, Config, LAG_PAGES_MAX, OnPoison, Phase,
     Request, State, Target as AnyTarget, metrics_text,
 };
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 use serde_json::Value;
 
 use super::fixtures::Balances;
@@ -263,7 +263,7 @@ async fn alerts_know_a_version_without_events() {
 struct Endless(Arc<dyn EventStore>, AtomicUsize);
 
 #[async_trait]
-impl Around for Endless {
+impl Wrapper for Endless {
     fn inner(&self) -> &dyn EventStore {
         &*self.0
     }
@@ -456,7 +456,7 @@ async fn requests_that_wait_share_their_searches() {
 struct Away(Arc<dyn EventStore>);
 
 #[async_trait]
-impl Around for Away {
+impl Wrapper for Away {
     fn inner(&self) -> &dyn EventStore {
         &*self.0
     }

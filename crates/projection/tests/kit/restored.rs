@@ -12,7 +12,7 @@ use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{
     ApplyError, BeginAt, Config, Error, OnPoison, OnRestore, Order, Phase, State, View,
 };
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 
 use super::fixtures::{Balance, Balances, number, of_category, seen};
 use super::versions::BalancesV2;
@@ -348,7 +348,7 @@ async fn schedule_23_a_target_that_is_restored_under_a_process_goes_on() {
 struct Scavenged(MemoryStore);
 
 #[async_trait]
-impl Around for Scavenged {
+impl Wrapper for Scavenged {
     fn inner(&self) -> &dyn EventStore {
         &self.0
     }
@@ -539,7 +539,7 @@ async fn a_front_that_is_hidden_later_is_not_told() {
 struct Flaky(MemoryStore, std::sync::atomic::AtomicU32);
 
 #[async_trait]
-impl Around for Flaky {
+impl Wrapper for Flaky {
     fn inner(&self) -> &dyn EventStore {
         &self.0
     }

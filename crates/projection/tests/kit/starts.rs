@@ -9,7 +9,7 @@ use gesta_core::{EventStore, Filter, RecordedEvent, Result, StoreInfo};
 use gesta_memory::MemoryStore;
 use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{ApplyError, BeginAt, Config, Error, OnPoison, Phase, View};
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 
 use super::fixtures::{Balance, Balances, seen};
 use super::world::{AT_ALL, World, id, quick, until, until_phase, until_so};
@@ -148,7 +148,7 @@ async fn what_is_refused_later_is_told() {
 struct Absent(MemoryStore, AtomicBool);
 
 #[async_trait]
-impl Around for Absent {
+impl Wrapper for Absent {
     fn inner(&self) -> &dyn EventStore {
         &self.0
     }

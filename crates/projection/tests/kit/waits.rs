@@ -12,7 +12,7 @@ use gesta_projection::testing::{Fate, Faulty, Through};
 use gesta_projection::{
     Api, ApplyError, Batch, Config, Error, OnPoison, Order, Phase, Projection, Request, State, View,
 };
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 
 use super::fixtures::{Balance, Balances, of_category};
 use super::versions::BalancesV2;
@@ -325,7 +325,7 @@ async fn the_lease_is_kept_until_the_last_batch_is_written() {
 struct Hangs(Arc<dyn EventStore>);
 
 #[async_trait]
-impl Around for Hangs {
+impl Wrapper for Hangs {
     fn inner(&self) -> &dyn EventStore {
         &*self.0
     }

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use super::claim::Backing;
 use super::{Result, refusal_of};
-use crate::connection::activity::Activity;
-use crate::shared::api::{Admitted, AuditLine};
+use crate::api::{Admitted, AuditLine};
+use crate::shared::activity::Activity;
 use crate::shared::body::Reservation;
 use crate::shared::gate::{GaveWay, Ticket};
 use crate::state::State;

@@ -10,7 +10,7 @@ use gesta_grpc::ids::UuidForm;
 use gesta_grpc::{Positions, stored};
 
 use super::Result;
-use crate::shared::deliveries;
+use crate::http::deliveries;
 
 /// The form in which a client wants events.
 #[derive(Clone, Copy, Debug)]

@@ -15,9 +15,9 @@ use gesta_core::Error;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
 
+use crate::api::{Answer, Call, with_type};
 use crate::http::maintenance::check_administrator;
 use crate::http::write::check_media_type;
-use crate::shared::api::{Answer, Call, with_type};
 use crate::shared::body::AnswerBody;
 use crate::shared::problem::{self, Problem, Result};
 

@@ -13,9 +13,9 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 
+use crate::api::Answer;
 use crate::config::Origin;
 use crate::route::Route;
-use crate::shared::api::Answer;
 use crate::shared::body::AnswerBody;
 
 const ALLOWED_HEADERS: HeaderValue =

@@ -17,28 +17,9 @@ use gesta_wire::shown;
 use serde_json::value::RawValue;
 
 use crate::http::document::parse;
+use crate::shared::body::Payload;
 use crate::shared::problem::{Problem, Result};
 use crate::shared::queries;
-
-/// A whole request body.
-#[derive(Debug)]
-pub(crate) struct Payload {
-    pub(crate) bytes: Bytes,
-    /// True if the memory of which `bytes` is a part holds nothing else, so that events may keep slices of it.
-    pub(crate) owned: bool,
-}
-
-impl Payload {
-    /// Returns the bytes of a part of the body that is to be kept. They are shared if that wastes little memory, else
-    /// copied.
-    fn keep(&self, part: &str) -> Bytes {
-        if self.owned && part.len() >= self.bytes.len() / 2 {
-            self.bytes.slice_ref(part.as_bytes())
-        } else {
-            Bytes::copy_from_slice(part.as_bytes())
-        }
-    }
-}
 
 /// Decodes the body of an append to one stream.
 pub(crate) fn append_to(stream: StreamId, payload: &Payload) -> Result<Append> {

@@ -28,10 +28,10 @@ use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::api::{Answer, Call, json, with_type};
 use crate::http::document::parse;
 use crate::http::write::{check_media_type, payload};
 use crate::route::Verb;
-use crate::shared::api::{Answer, Call, json, with_type};
 use crate::shared::body::{AnswerBody, RequestBody};
 use crate::shared::maintainer::{OnProgress, VirtualStreamsCall};
 use crate::shared::problem::{self, Problem, Result};

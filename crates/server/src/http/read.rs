@@ -16,9 +16,9 @@ use gesta_wire::shown;
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue};
 
+use crate::api::{Answer, Call, json};
 use crate::http::document;
 use crate::http::lines::{NDJSON, lines};
-use crate::shared::api::{Answer, Call, json};
 use crate::shared::body::Reservation;
 use crate::shared::pages::{Links, PAGE_EVENTS, PageReader};
 use crate::shared::problem::{Problem, Result};

@@ -26,10 +26,10 @@ use gesta_wire::event::link_field;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::connection::activity::Activity;
-use crate::shared::api::Admitted;
+use crate::api::Admitted;
+use crate::http::deliveries::Shown;
+use crate::shared::activity::Activity;
 use crate::shared::body::{BrokenOff, PART_BYTES_MAX, Reservation};
-use crate::shared::deliveries::Shown;
 use crate::shared::fanout::EncodedEvents;
 use crate::shared::gate::{GaveWay, either};
 use crate::shared::problem::{self, Problem};

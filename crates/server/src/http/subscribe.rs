@@ -8,9 +8,9 @@ use gesta_core::{Filter, Subscribe, SubscribeFrom, SubscribeTo, resolve_subscrip
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue};
 
+use crate::api::{Answer, Call, with_type};
 use crate::http::read::{self, with_filter};
 use crate::http::sse::{self, Events, Feed};
-use crate::shared::api::{Answer, Call, with_type};
 use crate::shared::body::{AnswerBody, Reservation};
 use crate::shared::gate::{Ticket, either};
 use crate::shared::pages::Links;

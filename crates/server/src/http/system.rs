@@ -7,8 +7,8 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use serde::Serialize;
 
-use crate::connection::activity::CROWDED_BY_STRANGERS_MAX;
-use crate::shared::api::{Answer, Call, json, with_type};
+use crate::api::{Answer, Call, json, with_type};
+use crate::shared::activity::CROWDED_BY_STRANGERS_MAX;
 use crate::shared::body::AnswerBody;
 use crate::shared::placement::ClusterPlacement;
 use crate::shared::problem::{self, Problem, Result};

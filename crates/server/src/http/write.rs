@@ -10,8 +10,9 @@ use gesta_wire::shown;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
 
-use crate::http::decode::{self, Payload};
-use crate::shared::api::{Answer, Call, json};
+use crate::api::{Answer, Call, json};
+use crate::http::decode;
+use crate::shared::body::Payload;
 use crate::shared::body::{RequestBody, Reservation};
 use crate::shared::metrics::AppendSize;
 use crate::shared::problem::{self, Problem, Result};

@@ -17,13 +17,32 @@ use gesta_core::ErrorKind;
 use gesta_core::shares::{self, Holder, Load, Share, Shares, TooMuch};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use crate::connection::activity::Running;
-use crate::http::decode::Payload;
+use crate::shared::activity::Running;
 use crate::shared::gate::{GaveWay, Ticket};
 use crate::shared::pace::Paced;
 use crate::shared::problem::{self, Problem, Result};
 
 pub(crate) use messages::{MessageSource, Messages};
+
+/// A whole request body.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    pub(crate) bytes: Bytes,
+    /// True if the memory of which `bytes` is a part holds nothing else, so that events may keep slices of it.
+    pub(crate) owned: bool,
+}
+
+impl Payload {
+    /// Returns the bytes of a part of the body that is to be kept. They are shared if that wastes little memory, else
+    /// copied.
+    pub(crate) fn keep(&self, part: &str) -> Bytes {
+        if self.owned && part.len() >= self.bytes.len() / 2 {
+            self.bytes.slice_ref(part.as_bytes())
+        } else {
+            Bytes::copy_from_slice(part.as_bytes())
+        }
+    }
+}
 
 /// Number of bytes that requests and answers may hold at once, in sum and of one caller.
 #[derive(Debug)]

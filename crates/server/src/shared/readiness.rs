@@ -17,7 +17,7 @@ use gesta_core::{Error, ErrorKind, EventStore};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::connection::lasting::Lasting;
+use crate::shared::lasting::Lasting;
 use crate::shared::problem::{self, Problem, Result};
 
 /// How long a store may take to tell whether it is ready.

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use gesta_core::{AllPage, EventStore, ReadAll};
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Registry, StartError};
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 
 use crate::client::{Server, config, soon};
 use crate::gated::GatedStore;
@@ -506,7 +506,7 @@ struct Hiding {
 }
 
 #[async_trait]
-impl Around for Hiding {
+impl Wrapper for Hiding {
     fn inner(&self) -> &dyn EventStore {
         &self.inner
     }

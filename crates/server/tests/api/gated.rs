@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use gesta_core::{Append, Appended, EventStore, ReadStream, Result, StreamPage};
 use gesta_memory::MemoryStore;
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 use tokio::sync::Semaphore;
 
 pub(crate) struct GatedStore {
@@ -41,7 +41,7 @@ impl GatedStore {
 }
 
 #[async_trait]
-impl Around for GatedStore {
+impl Wrapper for GatedStore {
     fn inner(&self) -> &dyn EventStore {
         &self.inner
     }

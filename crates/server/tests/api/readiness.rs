@@ -10,7 +10,7 @@ use gesta_core::{
     StreamPage,
 };
 use gesta_memory::MemoryStore;
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 
 use crate::access::world::{World, access_config, add, basic};
 use crate::client::{Raw, Server, config, soon};
@@ -29,7 +29,7 @@ struct Stuck {
 }
 
 #[async_trait]
-impl Around for Stuck {
+impl Wrapper for Stuck {
     fn inner(&self) -> &dyn EventStore {
         &self.inner
     }

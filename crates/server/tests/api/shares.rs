@@ -11,7 +11,7 @@ use gesta_core::{Append, Appended, EventStore, ReadStream, Result, StreamPage};
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
 use gesta_testkit::depth::{self, Depth};
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::Request;
 use hyper::body::Bytes;
@@ -30,7 +30,7 @@ const SLOW: &str = "slow";
 struct Slow(MemoryStore);
 
 #[async_trait]
-impl Around for Slow {
+impl Wrapper for Slow {
     fn inner(&self) -> &dyn EventStore {
         &self.0
     }
@@ -456,7 +456,7 @@ struct Unanswering {
 }
 
 #[async_trait]
-impl Around for Unanswering {
+impl Wrapper for Unanswering {
     fn inner(&self) -> &dyn EventStore {
         &self.inner
     }

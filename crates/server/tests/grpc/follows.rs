@@ -24,7 +24,7 @@ use gesta_grpc::messages::streams::read_req::options::{
 use gesta_grpc::messages::streams::read_resp::{CaughtUp, Content};
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 use prost::Message;
 
 use crate::client::Client;
@@ -587,7 +587,7 @@ struct Counting {
 }
 
 #[async_trait]
-impl Around for Counting {
+impl Wrapper for Counting {
     fn inner(&self) -> &dyn EventStore {
         &self.inner
     }

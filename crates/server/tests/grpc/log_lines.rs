@@ -14,7 +14,7 @@ use gesta_grpc::messages::groups::{DeleteReq, delete_req};
 use gesta_grpc::messages::shared::Empty;
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 
 use crate::access::rows::{batch, read, status};
 use crate::access::{Later, basic, world, world_over};
@@ -48,7 +48,7 @@ impl Away {
 }
 
 #[async_trait]
-impl Around for Away {
+impl Wrapper for Away {
     fn inner(&self) -> &dyn EventStore {
         &self.inner
     }

@@ -165,7 +165,7 @@ fn check_no_retry(
 
 /// Returns true if the events of a part were stored before a command was given, so that the command must be recognised
 /// as a retry.
-fn is_found(asked: &Asked, record: &Record, known: &Known<'_>) -> bool {
+fn is_found(asked: &StreamRequest, record: &Record, known: &Known<'_>) -> bool {
     let (history, end) = (known.database.history(), known.database.end().position);
     let is_there = |id: &EventId| {
         let [copy] = known.stored.copies(*id) else {

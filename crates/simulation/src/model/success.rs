@@ -55,7 +55,7 @@ pub(super) fn check(
 
 /// Checks the checkpoint of an answer: in the history that it names, a reader that resumes from it skips nothing.
 fn check_checkpoint(
-    asked: &Asked,
+    asked: &StreamRequest,
     appended: &Appended,
     stored: &Archive,
 ) -> std::result::Result<(), String> {
@@ -82,7 +82,7 @@ fn check_checkpoint(
 }
 
 fn check_part(
-    asked: &Asked,
+    asked: &StreamRequest,
     part: &AppendedStream,
     stored: &Archive,
 ) -> std::result::Result<(), String> {
@@ -104,7 +104,7 @@ fn check_part(
 }
 
 fn check_position(
-    asked: &Asked,
+    asked: &StreamRequest,
     position: Position,
     stored: &Archive,
 ) -> std::result::Result<(), String> {

@@ -44,7 +44,7 @@ impl World {
     pub(super) fn record(
         &mut self,
         process: usize,
-        asked: Vec<Asked>,
+        asked: Vec<StreamRequest>,
         request: Option<Request>,
     ) -> usize {
         let ticket = self.model.records.len();
@@ -111,7 +111,7 @@ impl World {
             let events = self.events();
             let ids = events.iter().filter_map(|event| event.id).collect();
             let claim = StreamClaim::Expected(expected);
-            asked.push(Asked::of(stream.clone(), claim, ids));
+            asked.push(StreamRequest::of(stream.clone(), claim, ids));
             parts.push(StreamAppend {
                 stream,
                 expected,
@@ -140,7 +140,7 @@ impl World {
     }
 
     /// Makes the conditions of an append, each with what the model knows of it.
-    fn conditions(&mut self, parts: &[StreamAppend]) -> (Vec<Condition>, Vec<Asked>) {
+    fn conditions(&mut self, parts: &[StreamAppend]) -> (Vec<Condition>, Vec<StreamRequest>) {
         let of = [8, 2][usize::from(self.emphasis.has_conditions)];
         let mut made = (Vec::new(), Vec::new());
         if !self.choices.chance(1, of) {
@@ -153,7 +153,10 @@ impl World {
                 false => (described.clone(), About::Events),
             };
             let is_written = parts.iter().any(|part| part.stream == stream);
-            let is_named = made.1.iter().any(|asked: &Asked| asked.target == stream);
+            let is_named = made
+                .1
+                .iter()
+                .any(|asked: &StreamRequest| asked.target == stream);
             if is_written || is_named {
                 continue;
             }
@@ -162,7 +165,7 @@ impl World {
                 About::Metadata => self.expected_of_metadata(&described),
             };
             self.reach("condition");
-            made.1.push(Asked {
+            made.1.push(StreamRequest {
                 stream: described,
                 target: stream.clone(),
                 about,
@@ -345,7 +348,11 @@ impl World {
         events: Vec<EventData>,
     ) {
         let ids = events.iter().filter_map(|event| event.id).collect();
-        let asked = vec![Asked::of(stream.clone(), StreamClaim::After(after), ids)];
+        let asked = vec![StreamRequest::of(
+            stream.clone(),
+            StreamClaim::After(after),
+            ids,
+        )];
         let record = self.record(number, asked, None);
         let mut types = events.iter().map(|event| event.event_type.as_str());
         self.model.records[record].is_poison = types.any(|event_type| event_type == POISON);
@@ -418,7 +425,7 @@ impl World {
     fn change_life(
         &mut self,
         number: usize,
-        mut asked: Asked,
+        mut asked: StreamRequest,
         request: impl FnOnce(EventId) -> Request,
     ) {
         let id = self.next_id();
@@ -436,8 +443,8 @@ impl World {
 }
 
 /// Returns what a change of the metadata stream asks, with a claim about the stream or about its metadata.
-fn about(stream: &StreamId, about: About, expected: ExpectedRevision) -> Asked {
-    Asked {
+fn about(stream: &StreamId, about: About, expected: ExpectedRevision) -> StreamRequest {
+    StreamRequest {
         stream: stream.clone(),
         target: stream.metadata_stream(),
         about,

@@ -60,7 +60,7 @@ impl World {
     pub(super) fn forward_question(&mut self, number: usize, stream: StreamId) {
         // The owner will say what it takes for the state.
         let claim = StreamClaim::After(After::NOTHING);
-        let asked = Asked::of(stream.clone(), claim, Vec::new());
+        let asked = StreamRequest::of(stream.clone(), claim, Vec::new());
         let record = self.record(number, vec![asked], None);
         let deadline = self.deadline(number);
         self.forward(number, record, Payload::Question(stream), deadline);
@@ -252,7 +252,7 @@ impl World {
     /// was not stored.
     pub(super) fn may_be_gone(&self, record: usize, known: KnownEnd) -> bool {
         let record = &self.model.records[record];
-        let truth = |asked: &Asked| self.database.truth(&asked.stream);
+        let truth = |asked: &StreamRequest| self.database.truth(&asked.stream);
         let was_never_stored = record.asked.iter().any(|asked| {
             let is_exact = matches!(
                 asked.claim,

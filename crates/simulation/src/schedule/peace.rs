@@ -131,7 +131,7 @@ impl World {
                 .conditions
                 .extend(no_match.as_ref().map(condition_of));
             let claim = StreamClaim::Expected(ExpectedRevision::Any);
-            let asked = vec![Asked::of(stream, claim, vec![id])];
+            let asked = vec![StreamRequest::of(stream, claim, vec![id])];
             let request = Request::Append(request);
             let record = self.record(number, asked, Some(request.clone()));
             self.model.records[record].no_match = no_match;

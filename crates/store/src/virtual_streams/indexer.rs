@@ -16,7 +16,7 @@ use gesta_core::backend::{
     Backend, Batch, CommitObserver, EventLookup, IndexPage, IndexState, IndexWrite, Purpose,
     VirtualIndex,
 };
-use gesta_core::{BackOff, Error, LogId, Position, Result, Told, warn_once};
+use gesta_core::{BackOff, Error, LastingFault, LogId, Position, Result, warn_once};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -123,7 +123,7 @@ impl Indexer {
 
     async fn work(&self) {
         let mut back_off = BackOff::new(PAUSE_MIN, PAUSE_MAX);
-        let mut told = Told::default();
+        let mut told = LastingFault::default();
         loop {
             self.wake.notified().await;
             if self.waiting.load(Ordering::Acquire) == 0 {

@@ -10,7 +10,7 @@ use gesta_core::{
     ReadStream, Result, StreamId, StreamPage, Timestamp,
 };
 use gesta_testkit::faulty::{FaultyStore, World};
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 use gesta_timers::{Config, RunningTimers, Timer, Timers};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -104,7 +104,7 @@ impl Gate {
 }
 
 #[async_trait]
-impl Around for Gate {
+impl Wrapper for Gate {
     fn inner(&self) -> &dyn EventStore {
         &*self.store
     }

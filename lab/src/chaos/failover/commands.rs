@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Result;
-use crate::measures::entities::tally::{AnswersGiven, Command, Tally};
+use crate::workload::entities::tally::{AnswersGiven, Command, Tally};
 
 /// Entities, and their callers.
 const ENTITIES: usize = 20;

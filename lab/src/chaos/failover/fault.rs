@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::times::Hurt;
 use super::world::World;
-use crate::chaos::faults::name_of;
 use crate::failure::{Result, blocking};
+use crate::faults::name_of;
 
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, clap::ValueEnum)]

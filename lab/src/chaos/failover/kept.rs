@@ -11,14 +11,14 @@ use super::times::Times;
 use super::world::World;
 use super::{FailoverArgs, Found};
 use crate::cells;
-use crate::chaos::cluster::load::{Way, client};
-use crate::chaos::faults::load::Load;
-use crate::chaos::faults::per_fault::{PerFault, lost_and_doubled};
-use crate::chaos::faults::tails::Manner;
-use crate::chaos::faults::writers::Claims;
+use crate::cluster::load::{Way, client};
 use crate::failure::Result;
+use crate::faults::load::Load;
+use crate::faults::per_fault::{PerFault, lost_and_doubled};
+use crate::faults::tails::Manner;
+use crate::faults::writers::Claims;
 use crate::report::{Report, Table, Unit};
-use crate::workload::units::grouped;
+use crate::units::grouped;
 
 /// Pause of a writer between two appends.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -31,18 +31,18 @@ use self::subscribers::Subscribers;
 use self::work::{Extent, Work};
 use self::world::{Operator, World};
 use super::{FailoverArgs, Found};
-use crate::chaos::cluster::load::{Way, client, connect};
-use crate::chaos::faults::ask::until;
-use crate::chaos::faults::load::read_on;
-use crate::chaos::faults::per_fault::PerFault;
-use crate::chaos::faults::promises;
-use crate::chaos::faults::writers::work_stream;
+use crate::cluster::load::{Way, client, connect};
 use crate::failure::{Context, Failure, Result, fail};
+use crate::faults::ask::until;
+use crate::faults::load::read_on;
+use crate::faults::per_fault::PerFault;
+use crate::faults::promises;
+use crate::faults::writers::work_stream;
 use crate::machine::store::StoreFacts;
-use crate::measures::entities::{self, tally::Tally};
 use crate::random::Random;
 use crate::report::Report;
-use crate::workload::units::grouped;
+use crate::units::grouped;
+use crate::workload::entities::{self, tally::Tally};
 
 /// Streams with work for consumers.
 const WORK_STREAMS: usize = 4;

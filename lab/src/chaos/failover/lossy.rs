@@ -15,13 +15,13 @@ use self::work::Work;
 use super::fault::FailoverFault;
 use super::world::World;
 use super::{FailoverArgs, Found};
-use crate::chaos::faults::per_fault::PerFault;
 use crate::failure::{Result, blocking, fail};
+use crate::faults::per_fault::PerFault;
 use crate::machine::store::{self, Opened};
-use crate::measures::entities;
-use crate::measures::entities::tally::Tally;
 use crate::report::Report;
-use crate::workload::units::grouped;
+use crate::units::grouped;
+use crate::workload::entities;
+use crate::workload::entities::tally::Tally;
 
 /// All rounds.
 pub(super) struct Lossy<'a> {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
-use crate::chaos::faults::ask::until;
 use crate::failure::Result;
+use crate::faults::ask::until;
 use crate::machine::postgres;
 
 /// Pause between two writes to a member, and between two attempts to connect.

@@ -8,9 +8,9 @@ use gesta_pgtest::{Patroni, PatroniConfig, Replication, free_address};
 use tempfile::TempDir;
 
 use super::probe::Probe;
-use crate::chaos::cluster::load::{Way, connect};
-use crate::chaos::faults::ask::until;
+use crate::cluster::load::{Way, connect};
 use crate::failure::{Result, blocking, fail};
+use crate::faults::ask::until;
 use crate::machine::child::{self, Program, Server};
 use crate::machine::store::{self, StoreFacts};
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::plan::{LANES, Plan};
-use crate::chaos::faults::{Fault, Strength};
+use crate::faults::{Fault, Strength};
 use crate::machine::store::StoreArgs;
 use crate::report::ReportArgs;
+use crate::units::{self, seconds};
 use crate::workload::target::Load;
-use crate::workload::units::{self, seconds};
 
 /// Hours of mixed load with faults, then the read-back.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use gesta_core::{Checkpoint, Position, RecordedEvent};
 
 use super::state::SoakState;
-use crate::chaos::faults::tails::Sink;
+use crate::faults::tails::Sink;
 
 /// How far a follower is: the last position, and of each writer the number of the event that comes next.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::plan::Plan;
 use super::state::SoakState;
-use crate::chaos::faults::CurrentStore;
+use crate::faults::CurrentStore;
 use crate::random::Random;
 
 /// One reader.

@@ -17,20 +17,20 @@ use super::readers::Reader;
 use super::schedule;
 use super::slices::{self, Slice, faults_between, verdict};
 use super::state::{Live, SoakState};
-use crate::chaos::faults::ask::until;
-use crate::chaos::faults::load::Load as Tails;
-use crate::chaos::faults::tails::Manner;
-use crate::chaos::faults::{CurrentStore, Fault, World};
 use crate::failure::{Result, fail};
+use crate::faults::ask::until;
+use crate::faults::load::Load as Tails;
+use crate::faults::tails::Manner;
+use crate::faults::{CurrentStore, Fault, World};
 use crate::machine::endpoint::Endpoint;
 use crate::machine::host::{CpuMeter, CpuUse, resident_bytes};
 use crate::machine::postgres;
 use crate::machine::store;
 use crate::random::Random;
 use crate::report::{Report, Unit};
+use crate::units::grouped;
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{self, Beside, Claims, Events, GestaTarget, Target};
-use crate::workload::units::grouped;
 
 /// How long the closed loop is that looks for the peak.
 const PEAK: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::args::SoakArgs;
 use super::state::SoakState;
-use crate::chaos::faults::{Fault, World, inflict};
+use crate::faults::{Fault, World, inflict};
 use crate::random::{Bag, Random};
 
 /// How often it is looked whether the load has recovered.

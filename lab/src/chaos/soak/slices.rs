@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::cells;
-use crate::chaos::faults::per_fault::PerFault;
+use crate::faults::per_fault::PerFault;
 use crate::histogram::{Percentiles, median};
 use crate::report::{Cell, Chart, Scale, Table, Unit, causes};
 use crate::workload::target::Phase;

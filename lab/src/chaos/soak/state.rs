@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::plan::Plan;
 use super::slices::FaultLine;
-use crate::chaos::faults::record::Findings;
+use crate::faults::record::Findings;
 use crate::histogram::Latencies;
 use crate::workload::target::{Observer, PhaseRun};
 
@@ -47,7 +47,7 @@ pub(super) struct SoakState {
     writers: Vec<Progress>,
     begun: AtomicU64,
     events: AtomicU64,
-    /// Told when so many events were acknowledged.
+    /// LastingFault when so many events were acknowledged.
     events_wanted: u64,
     pub(super) enough: Notify,
     newest_begun: Mutex<Instant>,

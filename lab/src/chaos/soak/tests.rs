@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::args::SoakArgs;
 use super::run::soak;
 use super::slices::SLICES;
-use crate::chaos::faults::bumpy::{Breach, Bumpy};
-use crate::chaos::faults::{CurrentStore, World};
+use crate::faults::bumpy::{Breach, Bumpy};
+use crate::faults::{CurrentStore, World};
 use crate::report::{Cell, Part, Report, Table, Unit};
 
 /// How long a soak is run again because the machine was too busy for it to show everything.

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::{Result, fail};
 use crate::machine::host::CpuMeter;
 use crate::random::Random;
-use crate::workload::read_back::ReadBack;
-use crate::workload::run::Run;
+use crate::report::read_back::ReadBack;
+use crate::run::Run;
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{Events, GestaTarget, PhaseRun, Target as _};
 

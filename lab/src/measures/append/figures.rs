@@ -1,9 +1,9 @@
 //! What a run came to.
 
-use crate::machine::counters::DatabaseFigures;
 use crate::machine::store::Pipelines;
+use crate::report::read_back::ReadBack;
 use crate::report::{Report, Table, Unit, Whose};
-use crate::workload::read_back::ReadBack;
+use crate::workload::counters::DatabaseFigures;
 use crate::workload::target::Phase;
 
 /// One run of the load, or of the bare statement.

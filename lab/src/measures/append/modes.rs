@@ -9,8 +9,8 @@ use super::{Against, Lab, ROUNDS};
 use crate::failure::{Context as _, Result};
 use crate::histogram::median;
 use crate::machine::postgres;
+use crate::units::grouped;
 use crate::workload::target::{GestaTarget, Target as _};
-use crate::workload::units::grouped;
 
 /// Part of its fair share that each of several servers must have, unless --floor says otherwise.
 const FAIR_SHARE_MIN: f64 = 0.2;

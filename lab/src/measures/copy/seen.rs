@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use gesta_core::{AllFrom, RecordedEvent};
 
-use crate::chaos::faults::{CurrentStore, ask};
 use crate::failure::{Context, Result};
+use crate::faults::{CurrentStore, ask};
 use crate::machine::store;
 
 /// How long the store may be unavailable.

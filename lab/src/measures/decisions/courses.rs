@@ -12,9 +12,9 @@ use gesta_core::{
 
 use super::Stores;
 use super::ways::{Measured, Way};
-use crate::chaos::faults::{CurrentStore, ask};
 use crate::failure::{Context, Result};
-use crate::workload::read_back::ReadBack;
+use crate::faults::{CurrentStore, ask};
+use crate::report::read_back::ReadBack;
 
 /// Places of a course.
 pub(super) const PLACES: usize = 20;

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::Stores;
 use super::courses::{self, COURSES, Decided, Finding, PLACES, register, subscribe, tag};
 use crate::failure::Result;
-use crate::measures::entities::calls::{Calls, drive};
+use crate::workload::entities::calls::{Calls, drive};
 
 /// One in so many decisions is about a user name.
 const NAMES_EVERY: u64 = 4;

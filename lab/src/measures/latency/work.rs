@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Context, Result, fail};
-use crate::workload::read_back::ReadBack;
+use crate::report::read_back::ReadBack;
 use crate::workload::target::{self, Append, AppendError, Claims, Events, Session, Target};
 
 /// Times that the work is done on the clock.

@@ -14,9 +14,9 @@ use super::{ProjectionsArgs, bare};
 use crate::failure::{Context, Result};
 use crate::histogram::median;
 use crate::report::Report;
+use crate::report::read_back::ReadBack;
+use crate::units::grouped;
 use crate::workload::read;
-use crate::workload::read_back::ReadBack;
-use crate::workload::units::grouped;
 
 /// Appends under way while the store is filled.
 const FILLING: usize = 1_024;

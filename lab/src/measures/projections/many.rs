@@ -15,8 +15,8 @@ use super::catch_up::everything;
 use super::models::{Performed, Tagged, burst};
 use super::places::Place;
 use crate::failure::{Context, Result, fail};
-use crate::machine::counters::{Look, Watch};
 use crate::report::Report;
+use crate::workload::counters::{Look, Watch};
 
 /// Numbers of projections that are compared; the published experiment had 35.
 const NUMBERS: [usize; 3] = [1, 35, 100];

@@ -1,7 +1,7 @@
 //! What the figures of `quick` mean, in words: how much to plan for, what the limit is, what else to know.
 
+use crate::units::grouped;
 use crate::workload::target::Phase;
-use crate::workload::units::grouped;
 
 /// A 99th percentile up to this is good.
 const P99_MS_MAX: f64 = 100.0;

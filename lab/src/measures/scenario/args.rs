@@ -16,8 +16,8 @@ use crate::machine::endpoint::Endpoint;
 use crate::machine::processes::Tree;
 use crate::report::ReportArgs;
 use crate::report::numbers::millis;
+use crate::units::{self, maybe_seconds, seconds};
 use crate::workload::ladder::Steps;
-use crate::workload::units::{self, maybe_seconds, seconds};
 
 /// Seconds between two requests of a user of the open loop who does not think.
 const USER_PAUSE: f64 = 0.25;

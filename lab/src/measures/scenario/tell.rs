@@ -4,9 +4,9 @@ use gesta_load::figures::{Outcome, Trouble};
 use gesta_load::schedule::Drive;
 
 use super::{ScenarioArgs, Step};
-use crate::measures::reservation::{LATENCY, latency_cells};
 use crate::report::numbers::{count, millis};
 use crate::report::{Cell, Chart, Report, Scale, Table, Unit};
+use crate::reservation::{LATENCY, latency_cells};
 use crate::workload::ladder;
 
 /// Titles of the tables.

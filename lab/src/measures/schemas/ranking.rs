@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{COMPRESSION, Entry, P99_MS_MAX, Round};
 use crate::histogram::{ends, median, noise};
-use crate::machine::counters::{self, Stretch};
 use crate::report::numbers::{bytes, count, millis, percent, times};
 use crate::report::{Chart, Report, Scale, Table, Unit, Whose, causes};
+use crate::workload::counters::{self, Stretch};
 use crate::workload::sizes::Sizes;
 use crate::workload::target::Phase;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::histogram::Percentiles;
-use crate::workload::read_back::ReadBack;
+use crate::report::read_back::ReadBack;
 
 fn phase(connections: u32, rate: f64, mean: f64, p99: f64) -> Phase {
     Phase {

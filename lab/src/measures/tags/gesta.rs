@@ -19,8 +19,8 @@ use crate::failure::{Context, Failure, Result, fail};
 use crate::machine::endpoint;
 use crate::machine::store::{self, Opened};
 use crate::random::Random;
+use crate::run::Run;
 use crate::workload::journals::Database;
-use crate::workload::run::Run;
 
 /// Events per append of the older ones, and appends of them under way at once.
 const LARGE_APPEND: u64 = 1_000;

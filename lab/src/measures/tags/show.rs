@@ -139,9 +139,9 @@ fn table(title: &str, results: &[FormResult]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::counters::Spent;
     use crate::measures::tags::Reading;
     use crate::measures::tags::plan::Plan;
+    use crate::workload::counters::Spent;
 
     fn result(form: Form, readers: u64, queries: u64, fault: Option<&str>) -> FormResult {
         let spent = Spent {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::{Events, Stored, StoredAt, Target};
 use crate::failure::Result;
 use crate::random::Random;
-use crate::workload::read_back::ReadBack;
+use crate::report::read_back::ReadBack;
 
 /// What was appended to streams, by the number of the stream.
 #[derive(Debug, Clone, Default)]

@@ -12,7 +12,7 @@ use gesta_core::EventId;
 
 use super::Event;
 use crate::random::Random;
-use crate::workload::run::Run;
+use crate::run::Run;
 use crate::workload::sizes::{SMALLEST_BYTES, Sizes};
 
 /// Length of a mark.

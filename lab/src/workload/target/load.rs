@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use super::{Append, AppendError, Claims, Events, Session, Target};
 use crate::failure::{Context, Failure, Result, fail};
 use crate::histogram::{Latencies, Percentiles};
-use crate::machine::counters::{DatabaseFigures, Watch};
 use crate::machine::host::{CpuMeter, CpuUse};
 use crate::report::{Cell, Unit, causes};
+use crate::workload::counters::{DatabaseFigures, Watch};
 
 /// Pause before an append is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);

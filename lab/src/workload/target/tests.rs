@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use gesta_core::{Append, Result, *};
 use gesta_memory::MemoryStore;
-use gesta_testkit::{Around, Outer};
+use gesta_testkit::{Outer, Wrapper};
 use tokio_util::sync::CancellationToken;
 
 use super::{Events, Expected, GestaTarget, Load, PhaseRun, Target, check, run};
-use crate::chaos::faults::CurrentStore;
-use crate::workload::read_back::ReadBack;
+use crate::faults::CurrentStore;
+use crate::report::read_back::ReadBack;
 use crate::workload::sizes::Sizes;
 
 /// What the store does to one append out of fifty.
@@ -45,7 +45,7 @@ struct Broken {
 }
 
 #[async_trait]
-impl Around for Broken {
+impl Wrapper for Broken {
     fn inner(&self) -> &dyn EventStore {
         &self.inner
     }

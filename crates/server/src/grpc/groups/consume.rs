@@ -26,9 +26,9 @@ use super::super::reply::{self, Reply};
 use super::super::{Result, refusal_of};
 use super::refused;
 use super::requests::{asks, count};
+use crate::http::deliveries::Deliveries;
 use crate::http::groups::NAME_CHARS_MAX;
 use crate::shared::body::Reservation;
-use crate::shared::deliveries::Deliveries;
 use crate::state::State;
 
 /// Number of bytes after which deliveries that wait are sent without looking for more.

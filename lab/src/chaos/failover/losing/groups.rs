@@ -17,11 +17,11 @@ use tokio::task::JoinSet;
 use super::judge::{self, Given, Stored, Wanted};
 use super::subscribers::given;
 use super::world::Operator;
-use crate::chaos::cluster::load::{Way, connect};
+use crate::cluster::load::{Way, connect};
 use crate::failure::{Context, Result, fail};
 use crate::machine::grpc::{self, GROUPS, Messages, identifier, read};
-use crate::measures::entities::tally::read_stream;
 use crate::random::Random;
+use crate::workload::entities::tally::read_stream;
 
 /// Consumers of each group.
 const CONSUMERS: u64 = 2;

@@ -9,7 +9,7 @@ use gesta_core::{
 use gesta_testkit::history::{HistoryReport, Violation};
 
 use crate::chaos::failover::lossy::check::is_named;
-use crate::chaos::faults::record::Acknowledged;
+use crate::faults::record::Acknowledged;
 
 /// Most findings of one kind that are told.
 const TOLD_MAX: usize = 5;

@@ -16,8 +16,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::judge::{self, Given, Stored, Wanted};
-use crate::chaos::cluster::load::{Way, connect};
 use crate::chaos::failover::lossy::check::is_named;
+use crate::cluster::load::{Way, connect};
 use crate::failure::{Result, fail};
 use crate::machine::grpc::{self, Messages, STREAMS, identifier, read};
 
@@ -37,7 +37,7 @@ pub(super) enum Wire {
 /// Why a subscription has ended.
 enum Ended {
     /// The history is another one.
-    Told(String),
+    LastingFault(String),
     /// Nothing was said about the history.
     Broken,
     /// It should not have ended so.
@@ -192,7 +192,7 @@ impl Subscriber {
                 _ = nap.wait_for(|asleep| *asleep), if self.naps => Ended::Broken,
             };
             match ended {
-                Ended::Told(told) => {
+                Ended::LastingFault(told) => {
                     let seen = &mut *self.seen.lock().unwrap();
                     let given = std::mem::take(&mut seen.given);
                     seen.past.push(Past { given, told });
@@ -267,7 +267,7 @@ impl Subscriber {
                         Some(last) if last == given => continue,
                         Some(last) => {
                             let text = format!("another event where {last:?} was: {given:?}");
-                            return Ok(Ended::Told(text));
+                            return Ok(Ended::LastingFault(text));
                         }
                         None => self.given(given, &event.data),
                     }
@@ -281,7 +281,7 @@ impl Subscriber {
         }
         let (status, text) = (messages.status(), messages.text("grpc-message"));
         Ok(match status {
-            REFUSED => Ended::Told(text.to_owned()),
+            REFUSED => Ended::LastingFault(text.to_owned()),
             _ if AGAIN.contains(&status) => Ended::Broken,
             _ => Ended::Wrongly(format!("ended with status {status}: {text}")),
         })
@@ -304,7 +304,7 @@ impl Subscriber {
 impl Ended {
     fn of(error: &gesta_core::Error) -> Self {
         match error.kind() {
-            ErrorKind::InvalidCheckpoint(text) => Self::Told(text.clone()),
+            ErrorKind::InvalidCheckpoint(text) => Self::LastingFault(text.clone()),
             _ if error.is_retryable() => Self::Broken,
             _ => Self::Wrongly(error.to_string()),
         }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use gesta_core::{EventStore as _, Position, ReadStream, Revision, StreamId};
 
 use super::{PATIENCE, Rounds, WORK_STREAMS};
-use crate::chaos::cluster::load::{Way, client, connect};
 use crate::chaos::failover::commands::{CALLERS, Commands};
-use crate::chaos::faults::ask::until;
-use crate::chaos::faults::load::Load;
-use crate::chaos::faults::writers::{Claims, work_stream};
+use crate::cluster::load::{Way, client, connect};
 use crate::failure::Result;
+use crate::faults::ask::until;
+use crate::faults::load::Load;
+use crate::faults::writers::{Claims, work_stream};
 
 /// Appends and commands that are answered between two steps of a round.
 const APPENDS: usize = 40;

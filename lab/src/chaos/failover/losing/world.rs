@@ -9,7 +9,7 @@ use std::time::Instant;
 use gesta_pgtest::{Cluster, FaultProxy, Replication, free_address};
 use tempfile::TempDir;
 
-use crate::chaos::cluster::load::Way;
+use crate::cluster::load::Way;
 use crate::failure::{Context, Result, blocking, fail};
 use crate::machine::child::{self, Program, Server};
 use crate::random::Random;

@@ -6,8 +6,8 @@ use std::time::Instant;
 use gesta_core::{Error, ErrorKind, EventId, Incarnation, Position, RecordedEvent};
 use gesta_testkit::history::{HistoryReport, Violation};
 
-use crate::chaos::faults::record::Acknowledged;
-use crate::measures::entities::tally::{Event, decoded};
+use crate::faults::record::Acknowledged;
+use crate::workload::entities::tally::{Event, decoded};
 
 /// Most findings of one kind that are told.
 const TOLD_MAX: usize = 5;

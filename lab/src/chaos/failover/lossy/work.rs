@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::check::{self, Histories, Seen};
-use crate::chaos::cluster::load::{Way, client, connect};
 use crate::chaos::failover::FailoverArgs;
 use crate::chaos::failover::commands::{CALLERS, Commands};
 use crate::chaos::failover::world::World;
-use crate::chaos::faults::ask::until;
-use crate::chaos::faults::load::{Load, read_on};
-use crate::chaos::faults::tails::{Manner, Sink};
-use crate::chaos::faults::writers::Claims;
+use crate::cluster::load::{Way, client, connect};
 use crate::failure::{Result, fail};
+use crate::faults::ask::until;
+use crate::faults::load::{Load, read_on};
+use crate::faults::tails::{Manner, Sink};
+use crate::faults::writers::Claims;
 use crate::machine::store::Opened;
-use crate::measures::entities::tally::Tally;
+use crate::workload::entities::tally::Tally;
 use gesta::entity::Entities;
 use gesta_core::{
     AllFrom, Checkpoint, Error, EventStore as _, Filter, Incarnation, ReadAll, RecordedEvent,

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Clocked, Places, Plan, Row};
 use crate::failure::{Context, Result};
 use crate::machine::postgres;
-use crate::workload::read_back::ReadBack;
+use crate::report::read_back::ReadBack;
 use crate::workload::target::PhaseRun;
 
 pub(super) async fn measure(

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Clocked, Places, Plan};
 use crate::failure::{Context, Result, fail};
-use crate::workload::read_back::ReadBack;
+use crate::report::read_back::ReadBack;
 use crate::workload::target::PhaseRun;
 
 /// How often the log is copied into the file.

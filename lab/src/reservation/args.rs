@@ -1,0 +1,201 @@
+//! The parameters of `reservation`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::generator::{Drive, Phase};
+use super::model::SEATS_MAX;
+use super::script::Scenario;
+use crate::failure::{Result, fail};
+use crate::machine::endpoint::Endpoint;
+use crate::machine::processes::Tree;
+use crate::report::ReportArgs;
+use crate::report::numbers::millis;
+use crate::units::{self, maybe_seconds, seconds};
+use crate::workload::ladder::Steps;
+
+/// Seconds between two requests of a user of the open loop.
+const USER_PAUSE: f64 = 0.25;
+
+/// Drives any server with the cinema's HTTP interface, and proves that no seat was held twice.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub(crate) struct ReservationArgs {
+    /// The server, http://host:port; several servers on one database are driven on the same shows.
+    #[arg(long = "url", required_unless_present = "cinema", num_args = 1)]
+    pub(crate) urls: Vec<String>,
+    /// Instead: starts this program as `cinema --store URL --listen ADDRESS`, on --store, which nobody else may use, or
+    /// on a PostgreSQL server that is started for this run.
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "urls")]
+    #[serde(skip)]
+    pub(crate) cinema: Option<PathBuf>,
+    /// Who meets whom.
+    #[arg(long, value_enum, default_value_t = Scenario::Serial)]
+    pub(crate) scenario: Scenario,
+    /// Shows of the concurrent scenario, created before the clock starts.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(crate) shows: u32,
+    /// Seats per show.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=i64::from(SEATS_MAX)))]
+    pub(crate) seats: u16,
+    /// Seed of the order of seats and reads; ids of shows are new in each run.
+    #[arg(long, default_value_t = 7)]
+    pub(crate) seed: u64,
+    /// Closed loop: so many users with a connection each. Default: 64.
+    #[arg(long, conflicts_with_all = ["open", "steps"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) closed: Option<u32>,
+    /// Strict open loop: so many requests a second, each counted from its intended start.
+    #[arg(long, conflicts_with = "steps", value_parser = units::rate)]
+    pub(crate) open: Option<f64>,
+    /// A ladder: strict open loops of rising rates, FROM:STEP:TO requests a second, until one breaks the bar of
+    /// --stop-p99 or is not carried out in full.
+    #[arg(long, value_name = "FROM:STEP:TO", value_parser = Steps::parse)]
+    pub(crate) steps: Option<Steps>,
+    /// Length of a step of the ladder; --warm-up is its first part. Default: --warm-up and --duration.
+    #[arg(long, requires = "steps", value_parser = units::duration)]
+    #[serde(serialize_with = "maybe_seconds")]
+    pub(crate) step_duration: Option<Duration>,
+    /// The bar: a p99 above it ends a ladder; and a request that is accepted later is no good one, when recovery from
+    /// overload is looked for.
+    #[arg(long, default_value = "50ms", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds")]
+    pub(crate) stop_p99: Duration,
+    /// First part of a run, kept apart from the figures.
+    #[arg(long, default_value = "5s", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds")]
+    pub(crate) warm_up: Duration,
+    /// Measured part of a run.
+    #[arg(long, default_value = "30s", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds")]
+    pub(crate) duration: Duration,
+    /// Connections of the open loop. Default: 512; overload: 4096.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) connections: Option<u32>,
+    /// Users of the open loop, who take turns. Default: as many as make a request every 250 ms.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) active_users: Option<u32>,
+    /// Share of reads among requests, 0 to 0.9.
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    pub(crate) reads: f64,
+    /// The store behind the application, to compare its events with what was acknowledged.
+    #[arg(long)]
+    #[serde(skip)]
+    pub(crate) store: Option<String>,
+    /// Overload: so many times --sustainable for --duration, between the peak of a closed loop and --sustainable again.
+    #[arg(long, requires = "sustainable", conflicts_with_all = ["open", "steps"], value_parser = units::rate)]
+    pub(crate) overload: Option<f64>,
+    /// Requests a second that the application carries.
+    #[arg(long, value_parser = units::rate)]
+    pub(crate) sustainable: Option<f64>,
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(crate) report: ReportArgs,
+}
+
+fn share(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=0.9).contains(&share) => Ok(share),
+        _ => Err(format!("{text:?} is not a share from 0 to 0.9")),
+    }
+}
+
+impl ReservationArgs {
+    /// The strict open loop at a rate.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to a small positive number"
+    )]
+    pub(crate) fn open_at(&self, rate: f64) -> Drive {
+        let turns = (rate * USER_PAUSE).clamp(64.0, 100_000.0) as usize;
+        Drive::Open {
+            rate,
+            users: self.active_users.map_or(turns, |users| users as usize),
+        }
+    }
+
+    pub(crate) fn closed_loop(&self) -> Drive {
+        Drive::Closed(self.closed.unwrap_or(64) as usize)
+    }
+
+    /// Refuses what cannot be meant.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.step_duration {
+            Some(step) if step <= self.warm_up => fail(format!(
+                "--step-duration {step:?} must be longer than --warm-up {:?}, which is a part of it",
+                self.warm_up
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is to be run, without overload, one after the other, with names.
+    pub(crate) fn drives(&self) -> Vec<(String, Drive)> {
+        let open = |rate: f64| (format!("{rate} req/s"), self.open_at(rate));
+        match (self.steps, self.open) {
+            (Some(steps), _) => steps.rates().map(open).collect(),
+            (None, Some(rate)) => vec![open(rate)],
+            (None, None) => vec![(self.load_told(), self.closed_loop())],
+        }
+    }
+
+    /// The load in words.
+    pub(crate) fn load_told(&self) -> String {
+        match (self.steps, self.open) {
+            (Some(steps), _) => {
+                let length = millis((self.warm_up + self.measured()).as_secs_f64() * 1_000.0);
+                format!("a ladder of {steps} req/s, steps of {length}")
+            }
+            (None, Some(rate)) => format!("{rate} req/s"),
+            (None, None) => format!("{} connections", self.closed.unwrap_or(64)),
+        }
+    }
+
+    /// The part of a run or step that counts.
+    fn measured(&self) -> Duration {
+        let step = self
+            .step_duration
+            .map(|step| step.saturating_sub(self.warm_up));
+        step.unwrap_or(self.duration)
+    }
+
+    /// A phase of this load.
+    pub(crate) fn phase(&self, drive: Drive) -> Phase {
+        Phase {
+            drive,
+            reads: self.reads,
+            warm_up: self.warm_up,
+            duration: self.measured(),
+            slow: self.stop_p99,
+        }
+    }
+
+    /// Connections that a way of driving needs, all servers together; a user of the closed loop has one to each.
+    pub(crate) fn connections_for(&self, drive: Drive, otherwise: u32) -> usize {
+        match drive {
+            Drive::Closed(users) => users * self.urls.len(),
+            Drive::Open { .. } => self.connections.unwrap_or(otherwise) as usize,
+        }
+    }
+
+    /// The addresses of the servers.
+    pub(crate) fn targets(&self) -> Result<Vec<SocketAddr>> {
+        let target = |url: &String| match Endpoint::parse(url) {
+            Some(endpoint) if url.starts_with("http://") => endpoint.address(),
+            _ => fail(format!("{url:?} is not a URL like http://127.0.0.1:8080")),
+        };
+        self.urls.iter().map(target).collect()
+    }
+
+    /// The processes whose time is measured: those that listen at the addresses of the servers and of the store.
+    pub(crate) fn trees(&self) -> Result<Vec<Tree>> {
+        let listening = self.targets()?.into_iter();
+        let servers = listening.filter_map(|address| Tree::listening_on("application", address));
+        let database = self.store.as_deref().and_then(Endpoint::parse);
+        let database = database.and_then(|endpoint| endpoint.address().ok());
+        let database = database.and_then(|address| Tree::listening_on("database", address));
+        Ok(servers.chain(database).collect())
+    }
+}
