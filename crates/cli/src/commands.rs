@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use clap::CommandFactory;
 use gesta::Missing;
-use gesta_core::{Error, EventStore};
+use gesta_core::{Error, ErrorKind, EventStore};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::{Cli, Command, DEFAULT_SERVER, Global, LogFormat};
@@ -50,7 +50,7 @@ use crate::version;
 use self::progress::Progress;
 
 /// What commands log unless they are told otherwise: errors, and connections that nothing protects.
-const LOG_FILTER: &str = "error,gesta_postgres::hosts=warn";
+const LOG_FILTER: &str = "error,gesta::unprotected=warn";
 
 /// Runs one command.
 pub(crate) async fn run(cli: Cli) -> Outcome {
@@ -211,28 +211,24 @@ async fn connect(global: &Global, missing: Missing) -> Outcome<Arc<dyn EventStor
     let given = given_store(global);
     let url = given.clone().unwrap_or_else(|| DEFAULT_SERVER.into());
     if is_server(&url) {
-        if given.is_none() {
-            look_for_default_server().await?;
+        let store = client::store(global, &url)?;
+        // Asked before anything is sent, or read from standard input. It needs no part of the store, for a part may be
+        // away that the command does not need.
+        if let Err(error) = store.live().await {
+            let hint = "start one with `gesta serve`, or give --store with a store or server URL";
+            return Err(match error.kind() {
+                ErrorKind::Unavailable(text) if given.is_none() => {
+                    Error::unavailable(format!("{text}; {hint}"))
+                        .caused_by(error)
+                        .into()
+                }
+                _ => error.into(),
+            });
         }
-        return Ok(Arc::new(client::store(global, &url)?));
+        return Ok(Arc::new(store));
     }
     let options = gesta::Options::default().missing(missing);
     Ok(options.open_database(&url).await?)
-}
-
-/// Fails with a hint if nobody listens where a server is looked for when none is given. Nothing is asked of a server
-/// that listens: a part of its store may be away that the command does not need.
-async fn look_for_default_server() -> Outcome {
-    let address = DEFAULT_SERVER.trim_start_matches("http://");
-    match tokio::net::TcpStream::connect(address).await {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Error::unavailable(format!(
-            "no server answers at {DEFAULT_SERVER}; start one with `gesta serve`, or give --store with a store or \
-             server URL"
-        ))
-        .caused_by(error)
-        .into()),
-    }
 }
 
 /// Runs `work` on a store that exists and closes the store afterwards, also after Ctrl-C.

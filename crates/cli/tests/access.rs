@@ -222,11 +222,36 @@ fn the_first_administrator_comes_from_the_environment() {
     assert_eq!(code(&with(&login, &info)), 0);
     assert_eq!(code(&run(&info)), 9);
     server.stop();
-    // Another password in the environment changes nothing.
-    let server = serve("another password\n");
-    let info = ["--store", &server.url, "info"];
-    assert_eq!(code(&with(&login, &info)), 9);
-    server.stop();
+    // Another password in the environment changes nothing, also if it breaks the rule.
+    for other in ["another password\n", "short\n"] {
+        let server = serve(other);
+        let info = ["--store", &server.url, "info"];
+        assert_eq!(code(&with(&login, &info)), 9, "{other}");
+        server.stop();
+    }
+}
+
+/// What happened: with a password that was too short a store was made, and then refused; the next start opened it to
+/// everybody. Goal: no store is made.
+#[test]
+fn a_first_administrator_with_a_wrong_password_makes_no_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gesta.db");
+    let serve = [
+        "serve",
+        "--store",
+        &url_of(&file),
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    let refused = with(&[("GESTA_ADMIN_PASSWORD", "short")], &serve);
+    assert_eq!(code(&refused), 2, "{refused:?}");
+    let said = stderr(&refused);
+    assert!(
+        said.contains("GESTA_ADMIN_PASSWORD") && said.contains("8 to 1024"),
+        "{said}"
+    );
+    assert!(!file.exists(), "{said}");
 }
 
 /// Goal: addresses that other machines reach need TLS, and then nothing is open even without users.

@@ -15,6 +15,9 @@ mod projections;
 mod protected;
 mod support;
 
+use std::io::{BufRead, BufReader, Write};
+use std::sync::{Arc, Mutex};
+
 use nix::sys::signal::Signal;
 use support::{
     Server, code, gesta, get, output_of, run, run_with_input, stderr, stdout, succeed, url_of,
@@ -67,6 +70,44 @@ fn the_health_of_a_server_is_asked() {
     assert_ne!(code(&beside), 2, "{beside:?}");
     let wrong = run(&["health", "--store", "sqlite:x.db"]);
     assert_eq!(code(&wrong), 2, "{wrong:?}");
+}
+
+/// Goal: a command sends nothing to what is no server of Gesta, and ends at once where none answers.
+#[test]
+fn a_wrong_address_of_a_server_is_told_before_anything_is_sent() {
+    let stranger = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", stranger.local_addr().unwrap());
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let requests = Arc::clone(&seen);
+    std::thread::spawn(move || {
+        for connection in stranger.incoming() {
+            let mut connection = connection.unwrap();
+            let mut head = BufReader::new(&connection).lines().map_while(Result::ok);
+            requests.lock().unwrap().extend(head.next());
+            assert!(head.any(|line| line.is_empty()));
+            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno";
+            connection.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let away = format!("http://{}", gesta_pgtest::free_address().unwrap());
+    for command in [
+        &["stream", "append", "a", "--type", "t", "--data", "1"][..],
+        &["stream", "delete", "a", "--yes"],
+        &["stream", "read", "a"],
+        &["all", "tail"],
+    ] {
+        let refused = run(&[command, &["--store", &url]].concat());
+        let said = stderr(&refused);
+        assert_eq!(code(&refused), 1, "{command:?}: {said}");
+        assert!(said.contains("no server of Gesta"), "{command:?}: {said}");
+        let away = run(&[command, &["--store", &away]].concat());
+        let said = stderr(&away);
+        assert_eq!(code(&away), 5, "{command:?}: {said}");
+        assert!(said.contains("no server answers"), "{command:?}: {said}");
+    }
+    let seen = seen.lock().unwrap();
+    let is_question = |line: &String| line.starts_with("GET /health/live ");
+    assert!(seen.len() >= 4 && seen.iter().all(is_question), "{seen:?}");
 }
 
 /// Goal: who closes the terminal of a server stops it as with SIGTERM.

@@ -20,6 +20,12 @@ use crate::groups::HttpGroups;
 use crate::sse;
 use crate::transport::{Call, Config, Transport};
 
+/// What a server of Gesta answers when it is asked whether it is alive.
+#[derive(serde::Deserialize)]
+struct Live<'a> {
+    status: &'a str,
+}
+
 /// A store on a server, reached through its HTTP API. Clones are cheap and share connections.
 ///
 /// An append whose answer did not come fails with `OutcomeUnknown`; it can be retried with the same event ids. A
@@ -75,9 +81,16 @@ impl HttpStore {
     /// Asks whether the server is alive. It needs no credentials. Cancel safe.
     ///
     /// # Errors
-    /// `Unavailable` if no server answers; `Unsupported` if TLS refuses the connection.
+    /// `Unavailable` if no server answers; `Unsupported` if TLS refuses the connection, or if what answers is no server
+    /// of Gesta.
     pub async fn live(&self) -> Result<()> {
-        self.get(Path::of("/health/live")).await.map(drop)
+        let answer = self.get(Path::of("/health/live")).await?;
+        match answer::read::<Live>(&answer) {
+            Ok(Live { status: "live" }) => Ok(()),
+            _ => Err(
+                ErrorKind::Unsupported("what answers there is no server of Gesta".into()).into(),
+            ),
+        }
     }
 
     /// Returns what `GET /info` of the server tells, as JSON: the store, and the server itself. Cancel safe.

@@ -49,8 +49,16 @@ struct Document {
     /// What identifies the event at this place, if its number can be given out again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mark: Option<String>,
+    /// Whether events may have been stored after this place of which no checkpoint tells: none were after a run that
+    /// has come to its end. Checkpoints of earlier versions do not say it, so they may.
+    #[serde(default = "yes")]
+    open: bool,
     /// Events that all runs of this import have stored.
     stored: u64,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Tells the commands apart that turn payloads.
@@ -105,6 +113,7 @@ impl Checkpoints {
             claimed: None,
             incarnation: Some(incarnation.to_string()),
             mark: None,
+            open: false,
             stored: 0,
         };
         let mut checkpoints = Self {
@@ -182,6 +191,7 @@ impl Checkpoints {
             written_in.is_some_and(|found| Some(found) != self.document.incarnation.as_ref());
         self.document.stored = found.stored;
         self.document.mark = found.mark;
+        self.document.open = found.open;
         let place = found.place.parse()?;
         let claimed = found.claimed.map(|claimed| claimed.parse()).transpose()?;
         self.claimed = claimed.map_or(place, |claimed: Place| claimed.max(place));
@@ -203,7 +213,26 @@ impl Checkpoints {
         self.document.mark.as_deref()
     }
 
-    /// Writes a checkpoint. Everything up to `place` is durable; `stored` events were stored since the last one.
+    /// Tells whether events may have been stored after the last checkpoint of which none tells.
+    pub(crate) fn is_open(&self) -> bool {
+        self.document.open
+    }
+
+    /// Writes down, before anything is stored after `place`, where the import has begun or the last checkpoint is, that
+    /// something may be. Without a checkpoint nothing needs to be said.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub(crate) async fn open_again(&mut self, place: Place) -> Result<()> {
+        if self.document.open || self.last.is_none() {
+            return Ok(());
+        }
+        let mark = self.document.mark.clone();
+        self.write(place, mark, 0, true).await
+    }
+
+    /// Writes a checkpoint. Everything up to `place` is durable; `stored` events were stored since the last one; `open`
+    /// says whether more are stored after it at once.
     ///
     /// # Errors
     /// `Unsupported` if another import of this name writes too; `Unavailable` if it was written in another life of the
@@ -213,12 +242,19 @@ impl Checkpoints {
         place: Place,
         mark: Option<String>,
         stored: u64,
+        open: bool,
     ) -> Result<()> {
         self.claimed = self.claimed.max(place);
         self.document.place = place.to_string();
         self.document.claimed = (self.claimed > place).then(|| self.claimed.to_string());
         self.document.mark = mark;
+        self.document.open = open;
         self.document.stored += stored;
+        self.append().await
+    }
+
+    /// Appends the checkpoint after the last one.
+    async fn append(&mut self) -> Result<()> {
         let data = serde_json::to_vec(&self.document)
             .map_err(|error| Error::corrupt(format!("a checkpoint cannot be written: {error}")))?;
         let event = EventData::json(EventType::new(EVENT_TYPE)?, data).with_id(EventId::random());
@@ -313,7 +349,9 @@ mod tests {
         let set = SetStreamMetadata::new(stream.clone(), said);
         store.set_stream_metadata(set).await.unwrap();
         for place in 1..3 {
-            let written = checkpoints.write(Place::number(place), None, 1).await;
+            let written = checkpoints
+                .write(Place::number(place), None, 1, false)
+                .await;
             written.unwrap();
         }
         let known = store.stream_metadata(stream).await.unwrap();
@@ -350,7 +388,9 @@ mod tests {
         let of = || (Arc::clone(&store), life);
         let (mut checkpoints, _) = Checkpoints::open(of(), &options, "d", None).await.unwrap();
         for place in 1..3 {
-            let written = checkpoints.write(Place::number(place), None, 1).await;
+            let written = checkpoints
+                .write(Place::number(place), None, 1, false)
+                .await;
             written.unwrap();
         }
         let (_, place) = Checkpoints::open(of(), &options, "d", None).await.unwrap();
@@ -371,15 +411,15 @@ mod tests {
         };
         let (mut first, place) = open(options.clone(), "d").await.unwrap();
         assert_eq!(place, None);
-        first.write(Place::number(7), None, 5).await.unwrap();
+        first.write(Place::number(7), None, 5, false).await.unwrap();
         let (mut second, place) = open(options.clone(), "d").await.unwrap();
         assert_eq!(place, Some(Place::number(7)));
         second
-            .write(Place { major: 9, minor: 2 }, Some("m".into()), 1)
+            .write(Place { major: 9, minor: 2 }, Some("m".into()), 1, false)
             .await
             .unwrap();
         let error = first
-            .write(Place::number(8), None, 1)
+            .write(Place::number(8), None, 1, false)
             .await
             .expect_err("another one");
         assert!(error.to_string().contains("one run at a time"), "{error}");
@@ -416,7 +456,7 @@ mod tests {
             ..options.clone()
         };
         let (mut one, _) = open(table(r#"{"a":"b"}"#), "d").await.unwrap();
-        one.write(Place::number(1), None, 1).await.unwrap();
+        one.write(Place::number(1), None, 1, false).await.unwrap();
         assert!(open(table(r#"{"a":"b"}"#), "d").await.is_ok());
         let error = open(table(r#"{"a":"c"}"#), "d")
             .await

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_core::{BackOff, Error, ErrorKind, EventStore, Result, Revision, StreamId};
+use gesta_core::{BackOff, Error, ErrorKind, EventStore, Result, StreamId};
 use tokio::time::Instant;
 
 use crate::checkpoint::Checkpoints;
@@ -59,6 +59,8 @@ pub struct Import {
     place: Place,
     /// The place up to which everything was stored once, as the checkpoint tells with which this import was opened.
     claimed: Option<Place>,
+    /// Whether events may have been stored after that place of which no checkpoint tells.
+    was_open: bool,
     /// The place of the last checkpoint, and when it was written.
     written: Option<Place>,
     written_at: Instant,
@@ -148,8 +150,13 @@ impl Import {
             false => found,
         };
         let claimed = (found.is_some() && source.resumes()).then(|| checkpoints.claimed());
+        let was_open = checkpoints.is_open();
         let import = Self::with(options, source, target, Some(checkpoints), begin).await?;
-        Ok(Self { claimed, ..import })
+        Ok(Self {
+            claimed,
+            was_open,
+            ..import
+        })
     }
 
     async fn with(
@@ -179,6 +186,7 @@ impl Import {
             checkpoints,
             place,
             claimed: None,
+            was_open: false,
             counted: 0,
             since_checkpoint: 0,
             again: HashMap::new(),
@@ -305,7 +313,7 @@ impl Import {
         self.since_checkpoint += count;
         let is_over = end || waiting.is_some();
         if is_over || self.since_checkpoint >= CHECKPOINT_EVENTS {
-            self.checkpoint().await?;
+            self.checkpoint(is_over).await?;
         }
         Ok(match waiting {
             Some(told) => Step::Waiting(told),
@@ -314,8 +322,8 @@ impl Import {
         })
     }
 
-    /// Makes everything durable that was sent, and writes down the place.
-    async fn checkpoint(&mut self) -> Result<()> {
+    /// Makes everything durable that was sent, and writes down the place, and whether that is all for now.
+    async fn checkpoint(&mut self, is_over: bool) -> Result<()> {
         self.target.drain().await?;
         self.target.check_life().await?;
         let stored = self.target.stored - self.counted;
@@ -324,10 +332,11 @@ impl Import {
         let is_due = self.since_checkpoint > 0 || self.written_at.elapsed() > CHECKPOINT_EVERY;
         if let Some(checkpoints) = &mut self.checkpoints
             && self.source.resumes()
-            && (stored > 0 || (has_moved && is_due))
+            && (stored > 0 || (has_moved && is_due) || (is_over && checkpoints.is_open()))
         {
             let mark = self.source.mark();
-            if let Err(error) = checkpoints.write(self.place, mark, stored).await {
+            let open = !is_over;
+            if let Err(error) = checkpoints.write(self.place, mark, stored, open).await {
                 // A target that has lost the last checkpoint has one as if another import had written it.
                 self.target.check_life().await?;
                 return Err(error);
@@ -450,18 +459,15 @@ impl Import {
                 .leave_out("events of streams that are closed in the target");
             return Ok(());
         }
-        // Events are stored after a checkpoint too: what would stand among those that were erased may have been there.
-        let first = self.options.kind.first_sequence_of(event.sequence);
-        let would_be = Revision(event.sequence.saturating_sub(first));
         let was_claimed = self.claimed.is_some_and(|claimed| event.place <= claimed);
-        if known.erased
-            && (was_claimed || self.claimed.is_none() || known.revision >= Some(would_be))
-        {
+        // What this run has stored itself is known.
+        let is_doubtful = known.stored.is_none() && (self.claimed.is_none() || self.was_open);
+        if known.erased && (was_claimed || is_doubtful) {
             return self.pass_erased(event, was_claimed, chosen).await;
         }
         let first = match known.erased {
             true => event.sequence,
-            false => first,
+            false => self.options.kind.first_sequence_of(event.sequence),
         };
         let next = known.seen.map_or(first, |seen| seen.saturating_add(1));
         if event.sequence < next && self.target.only_counts() {
@@ -562,6 +568,14 @@ impl Import {
     async fn store(&mut self, mut events: Vec<SourceEvent>) -> Result<()> {
         if events.is_empty() {
             return Ok(());
+        }
+        if let Some(checkpoints) = self.checkpoints.as_mut().filter(|_| self.source.resumes())
+            && let Err(error) = checkpoints
+                .open_again(self.written.unwrap_or(Place::START))
+                .await
+        {
+            self.target.check_life().await?;
+            return Err(error);
         }
         if let Some(transform) = &mut self.transform {
             events = transform.turn(events).await?;

@@ -10,7 +10,7 @@ use gesta_core::EventStore;
 use super::client;
 use crate::args::AccessMode;
 use crate::config::Config;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 
 /// How long the start waits for the accounts. Until they are known, calls are refused.
 const LOAD_MAX: Duration = Duration::from_secs(10);
@@ -27,16 +27,19 @@ pub(super) fn is_required(config: &Config, listen: SocketAddr) -> bool {
     }
 }
 
-/// Looks whether the password of the first administrator keeps the rule, before a store is made: without an
-/// administrator the next start would open it to everybody.
-pub(super) fn check_admin_password(config: &Config) -> Outcome {
+/// Returns what is wrong with the password of the first administrator. With it no store is made: the next start would
+/// open one without an administrator to everybody. A store that is there may have users, who need no first one.
+pub(super) fn wrong_admin_password(config: &Config) -> Outcome<Option<Failure>> {
     if config.access == AccessMode::Off {
-        return Ok(());
+        return Ok(None);
     }
-    if let Some(password) = admin_password()? {
-        gesta_access::check_password(&password)?;
-    }
-    Ok(())
+    let checked = admin_password()?.map(|password| gesta_access::check_password(&password));
+    let wrong = checked.and_then(Result::err);
+    Ok(wrong.map(|error| {
+        Failure::usage(format!(
+            "{ADMIN_PASSWORD} or {ADMIN_PASSWORD_FILE}: {error}: no store was made"
+        ))
+    }))
 }
 
 /// Makes the first administrator if the environment has a password, and begins to follow the accounts. Returns `None`

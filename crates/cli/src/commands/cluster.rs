@@ -294,11 +294,14 @@ async fn finalize(registry: &Arc<dyn Registry>, output: &mut Output) -> Outcome 
         ));
     }
     let version = before.max(after);
+    let newest = look.nodes.iter().map(|node| node.info.protocol_max).max();
+    let newest = newest.unwrap_or_default();
     let record = json!({"version": version.0, "raised": is_raised});
     output.record(&record, |_| match is_raised {
         true => format!("the cluster is at version {version} now: no node can go back to a build that cannot read it"),
+        false if newest == version.0 => format!("nothing to do: the cluster is at version {version}, the newest that its nodes know"),
         false => format!(
-            "nothing to do: the cluster is at version {version}, and {} of build {} can read no newer one",
+            "the cluster stays at version {version}: {} of build {} can read no newer one",
             named(oldest),
             oldest.info.build
         ),

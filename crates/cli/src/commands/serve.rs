@@ -65,10 +65,19 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let bound = gesta_server::bind(server_config(&config, listen, advertised.clone(), tls)?).await;
     let bound = bound.map_err(|error| cannot_listen(&error))?;
-    let options = options(&config);
-    access::check_admin_password(&config)?;
+    let mut options = options(&config);
+    let wrong_password = access::wrong_admin_password(&config)?;
+    if wrong_password.is_some() {
+        options = options.missing(gesta::Missing::Refuse);
+    }
     let node = node::prepare(&config).await?;
-    let database = open_database(&config, &options, serve.wait_for_store).await?;
+    let database = open_database(&config, &options, serve.wait_for_store).await;
+    let database = database.map_err(|failure| match (&failure, wrong_password) {
+        (Failure::Store(error), Some(wrong)) if matches!(error.kind(), ErrorKind::Schema(_)) => {
+            wrong
+        }
+        _ => failure,
+    })?;
     let node = match node {
         Some(node) => Some(node.join(&options, &database).await?),
         None => None,

@@ -44,6 +44,9 @@ pub(super) async fn run(global: &mut Global, command: UserCommand, output: &mut 
             .await
         }
         UserCommand::Password { user, password } => {
+            if is_typed(&password) {
+                look_for(global, &user).await?;
+            }
             let password = read(&password, &user)?;
             on_accounts(global, Missing::Refuse, async |accounts| {
                 accounts.set_password(&user, password).await?;
@@ -160,6 +163,17 @@ async fn look(global: &mut Global, add: &UserAdd) -> Outcome {
         )));
     }
     Ok(())
+}
+
+/// Looks whether a user is there, before a new password is typed twice.
+async fn look_for(global: &mut Global, name: &str) -> Outcome {
+    on_accounts(global, Missing::Refuse, async |accounts| {
+        match accounts.users().await?.iter().any(|user| user.user == name) {
+            true => Ok(()),
+            false => Err(Failure::usage(format!("there is no user {name}"))),
+        }
+    })
+    .await
 }
 
 pub(super) async fn token(

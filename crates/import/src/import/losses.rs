@@ -13,7 +13,7 @@ pub(super) const EVENTS: u64 = 120;
 pub(super) struct Turns(pub(super) u64);
 
 impl Turns {
-    fn event(&self, n: u64) -> SourceEvent {
+    pub(super) fn event(&self, n: u64) -> SourceEvent {
         SourceEvent {
             key: format!("cart-{}", n % self.0).into(),
             sequence: n / self.0,

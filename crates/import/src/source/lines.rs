@@ -53,20 +53,14 @@ struct Line {
 
 /// Tells why a line is no event. What `gesta all read` prints has another command.
 fn no_event(line: &[u8], error: &serde_json::Error) -> String {
-    let printed: Option<Printed> = serde_json::from_slice(line).ok();
-    match printed.map(|line| line.revision) {
-        Some(_) => {
-            "is what `gesta all read` prints of a store of Gesta: `gesta all import FILE` takes it"
-                .to_owned()
-        }
-        None => format!("is no event: {error}"),
+    let object: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(line).unwrap_or_default();
+    // An event of another system hardly has all of them.
+    let mut printed = ["stream", "revision", "position", "checkpoint"].iter();
+    match printed.all(|field| object.contains_key(*field)) {
+        true => "is what `gesta all read` prints: `gesta all import FILE` takes it".to_owned(),
+        false => format!("is no event: {error}"),
     }
-}
-
-/// What a line of `gesta all read` has, and an event of another system has not.
-#[derive(Deserialize)]
-struct Printed {
-    revision: u64,
 }
 
 /// Reads a value that is there, also null, which is JSON like any other.

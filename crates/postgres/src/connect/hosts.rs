@@ -293,7 +293,7 @@ const TOLD_MAX: usize = 1_000;
 /// Warns, once for each list of hosts, that nobody has said what protects the connections to them.
 ///
 /// Here and not where stores are opened: read models, indexes, copies and imports connect to databases too. Commands,
-/// which log errors only, log what this module warns of nevertheless.
+/// which log errors only, log this target nevertheless.
 fn warn_of_unprotected(config: &Config) {
     static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let Some(hosts) = config.unprotected_hosts() else {
@@ -305,6 +305,7 @@ fn warn_of_unprotected(config: &Config) {
     }
     drop(told);
     tracing::warn!(
+        target: "gesta::unprotected",
         hosts,
         "sslmode=prefer does not check who answers, and may send events and passwords in the clear: say \
          sslmode=verify-full in the URL, or sslmode=disable on a network that you trust"

@@ -197,8 +197,14 @@ impl From<&Error> for Problem {
 /// Writes to the log why a call failed, or a part of it, if callers may be told no more than that the log says why.
 /// There is one line a second at most. A call that fails as a whole because the store is away is told by readiness.
 pub(crate) fn tell_operators(path: Option<&str>, refusal: &Refusal) {
+    // What an outage breaks leaves the lines of other faults alone.
+    static OUTAGES: LazyLock<LinePace> = LazyLock::new(LinePace::begin);
+    let turn = || match refusal.is_store_away() {
+        true => OUTAGES.turn(Instant::now()),
+        false => turn_of_error(),
+    };
     if refusal.is_for_operators()
-        && let Some(others) = turn_of_error()
+        && let Some(others) = turn()
     {
         tracing::error!(path, why = refusal.why(), others, "call failed");
     }
