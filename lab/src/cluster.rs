@@ -1,7 +1,7 @@
 //! `cluster`: several servers that are nodes of one PostgreSQL database, to try out (`up`), to hurt (`chaos`), to
 //! restart (`roll`), and to measure (`hop`, `share`, `databases`).
 //!
-//! Not here: faults of a single server and its database (`torture`).
+//! Not here: faults of a single server and its database (`faults`).
 
 mod chaos;
 mod clocks;

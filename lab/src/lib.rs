@@ -18,13 +18,13 @@
 
 mod chaos;
 mod cluster;
+mod event_ids;
 pub mod failure;
 mod faults;
 mod machine;
 mod measures;
 pub mod report;
 mod reservation;
-mod run;
 pub mod stop;
 mod units;
 mod workload;

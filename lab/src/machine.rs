@@ -1,4 +1,4 @@
-//! What runs: programs, databases, the ways to them, and what is counted of them.
+//! What runs: programs, databases, and the ways to them.
 
 pub(crate) mod child;
 pub(crate) mod endpoint;

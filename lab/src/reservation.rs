@@ -32,12 +32,12 @@ use tempfile::TempDir;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::event_ids::Run;
 use crate::failure::{Failure, Result};
 use crate::faults::name_of;
 use crate::machine::child::{Program, Server};
 use crate::machine::store::{self, NEW_SERVER};
 use crate::report::{Report, Table, Unit};
-use crate::run::Run;
 use crate::workload::counters;
 use crate::workload::ladder;
 use crate::workload::watch::Watched;

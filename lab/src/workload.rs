@@ -1,4 +1,4 @@
-//! What is asked of them, and what has become of it.
+//! Loads, the targets that get them, and what is counted meanwhile.
 
 pub mod counters;
 pub(crate) mod entities;

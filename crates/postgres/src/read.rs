@@ -4,7 +4,7 @@
 //! and fetched afterwards, so that a page never moves gigabytes to show megabytes.
 //! Invariants: the checksum of every row is verified before anybody sees it; the exact test of a filter is
 //! [`Filter::matches`](gesta_core::Filter::matches), and the database only narrows the choice.
-//! Not here: parts of many streams, or of many logs, in one statement (`read_streams`, `read_tails`).
+//! Not here: parts of many streams, or of many logs, in one statement (`streams`, `tail_pages`).
 
 pub(crate) mod filter;
 pub(crate) mod lookup;

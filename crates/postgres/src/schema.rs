@@ -19,7 +19,7 @@ use crate::connect::connection::{Connection, Connector, Role};
 use crate::connect::history::lineage;
 use crate::error;
 use crate::map;
-use crate::payload::incarnation_payload;
+use crate::message::incarnation_payload;
 
 /// All steps to the schema of this program.
 pub(crate) const MIGRATIONS: Migrations = Migrations::new(&[

@@ -36,7 +36,7 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, Version};
 use tokio::time::Instant;
 
-use crate::api::{self, Admitted, Answer, RequestPlace};
+use crate::call::{Admitted, Answer, RequestPlace, check_frame};
 use crate::grpc::call::GrpcCall;
 use crate::grpc::reply::Reply;
 use crate::route::Route;
@@ -189,7 +189,7 @@ async fn admit(
     if parts.method != Method::POST {
         return Err(Refusal::invalid("gRPC needs the method POST"));
     }
-    api::check_frame(state, parts).map_err(|problem| refusal_of(&problem))?;
+    check_frame(state, parts).map_err(|problem| refusal_of(&problem))?;
     let enter = async {
         if PUBLIC.contains(&parts.uri.path()) {
             let admitted = Admitted::unasked(state, from);

@@ -3,9 +3,7 @@
 pub(crate) mod backup;
 pub(crate) mod cors;
 pub(crate) mod decode;
-pub(crate) mod deliveries;
 pub(crate) mod document;
-pub(crate) mod gossip;
 pub(crate) mod groups;
 pub(crate) mod lines;
 pub(crate) mod maintenance;

@@ -1,7 +1,7 @@
 //! Leads a request to its answer: finds the call, and does what is the same for the answers of all calls.
 //!
 //! Invariants: every error answer is a problem document; every answer is counted.
-//! Not here: the frame of an answer (`api`), what the calls do (`write`, `read`, `subscribe`, `system`).
+//! Not here: the frame of an answer (`call`), what the calls do (`http`, `grpc`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use hyper::http::request::Parts;
 use hyper::{Method, Request, StatusCode, Version};
 use tokio::time::Instant;
 
-use crate::api::{Answer, Call, RequestPlace, check_frame, show};
+use crate::call::gossip;
+use crate::call::{Answer, Call, RequestPlace, check_frame, show};
 use crate::grpc;
 use crate::http::backup;
 use crate::http::cors;
-use crate::http::gossip;
 use crate::http::groups;
 use crate::http::maintenance;
 use crate::http::read;

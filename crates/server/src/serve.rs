@@ -25,7 +25,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::Answer;
+use crate::call::Answer;
 use crate::config::{self, Config};
 use crate::edge::{Edge, Watch, WatchVerdict};
 use crate::http::groups;

@@ -5,7 +5,6 @@ pub(crate) mod appends;
 pub(crate) mod body;
 pub(crate) mod fanout;
 pub(crate) mod gate;
-pub(crate) mod host;
 pub(crate) mod lasting;
 pub(crate) mod maintainer;
 pub(crate) mod metrics;

@@ -13,12 +13,12 @@ use gesta_core::{
 };
 use gesta_testkit::{Outer, Wrapper};
 
+use crate::event_ids::Run;
 use crate::failure::{Context, Result};
 use crate::faults::record::Record;
 use crate::faults::tails::Manner;
 use crate::faults::writers::Claims;
 use crate::faults::{CurrentStore, load};
-use crate::run::Run;
 
 /// Pause before a probe is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);

@@ -11,12 +11,12 @@ use gesta_core::AllFrom;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::event_ids::Run;
 use crate::failure::{Context, Result, fail};
 use crate::machine::store::{self, Opened};
 use crate::reservation::{
     self, Drive, Generator, Ledger, Phase, Scenario, Script, Shows, Verdict, windows,
 };
-use crate::run::Run;
 
 /// Shows of a round, and their seats: so few that users meet.
 const SHOWS: u32 = 40;

@@ -15,9 +15,9 @@ use super::record::{Record, Tailed};
 use super::tails::{Manner, Sink, Tail};
 use super::writers::{Claims, Writer};
 use super::{CurrentStore, ask};
+use crate::event_ids::Run;
 use crate::failure::{Result, fail};
 use crate::random::Random;
-use crate::run::Run;
 
 /// Every writer has an append acknowledged this soon after a fault has healed.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(60);

@@ -22,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::SizeArgs;
 use crate::cluster::nodes::{Conditions, Nodes};
+use crate::event_ids::Run;
 use crate::failure::{Failure, Result};
 use crate::machine::child::{Program, ProgramArgs};
 use crate::machine::store::{self, NEW_SERVER};
 use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::run::Run;
 use crate::units::{self, grouped};
 
 use ways::{Measured, Way};

@@ -14,10 +14,10 @@ use gesta_core::{ErrorKind, EventData, EventStore, EventStoreExt, EventType, Exp
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::event_ids::Run;
 use crate::failure::Result;
 use crate::machine::store::{self, StoreArgs};
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, numbers};
-use crate::run::Run;
 use crate::units::{self, grouped};
 use crate::workload::entities::calls::{Calls, drive};
 use crate::workload::entities::start;

@@ -10,13 +10,13 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::event_ids::Run;
 use crate::failure::{Result, fail};
 use crate::histogram::{Latencies, median};
 use crate::machine::host::CpuMeter;
 use crate::machine::store::{self, NEW_SERVER, Opened};
 use crate::report::numbers::several;
 use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit};
-use crate::run::Run;
 use crate::units::{self, grouped};
 use crate::workload::entities::calls::Calls;
 use crate::workload::entities::population::{Population, ask_all, make};

@@ -16,6 +16,7 @@ use super::ledger::Ledger;
 use super::model::{SEATS_MAX, Shows};
 use super::script::{Scenario, Script};
 use super::verdict::Verdict;
+use crate::event_ids::Run;
 use crate::failure::{Result, fail};
 use crate::faults::world::DatabaseKind;
 use crate::histogram::Latencies;
@@ -23,7 +24,6 @@ use crate::machine::child::{Program, Server};
 use crate::machine::store::{self, StoreFacts};
 use crate::random::Random;
 use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::run::Run;
 
 /// The load must get going this soon after a restart.
 const GOING_WITHIN: Duration = Duration::from_secs(60);

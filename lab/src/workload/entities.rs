@@ -1,4 +1,4 @@
-//! The entity of the measurements that need one, its runtime, and callers. `locking` and `recovery` use them.
+//! The entity of the commands that need one (`locking`, `recovery`, `decisions`, `failover`), its runtime, and callers.
 
 pub(crate) mod calls;
 pub(crate) mod population;

@@ -4,7 +4,7 @@
 //! carries it, alone or with others, writes its columns straight from the rows ([`Binds`]). Invariants: positions
 //! follow the row that the batch is chained to, without a gap; every number fits the column that it goes to; the parts
 //! of a statement are in the order of their logs, so that two of them in two sessions cannot wait for each other.
-//! Not here: sending (`appender`), the binary form of arrays (`values`).
+//! Not here: sending (`appender`), the binary form of arrays (`columns`).
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ use crate::connect::history::lineage::Noted;
 use crate::connect::hosts::Timeline;
 use crate::connect::reach::HostWatch;
 use crate::error;
-use crate::payload::{Message, from_payload, to_payload};
+use crate::message::{Message, from_payload, to_payload};
 
 const SEND_SIGNALS: &str = include_str!("../../sql/send_signals.sql");
 

@@ -29,8 +29,8 @@ use crate::connect::history::witness::{
 use crate::connect::hosts::Timeline;
 use crate::connect::identity::Identity;
 use crate::error;
+use crate::message::incarnation_payload;
 use crate::names::Names;
-use crate::payload::incarnation_payload;
 use crate::sql_numbers::{CLOSED, log_number, numbers};
 
 const READ_WITNESS: &str = include_str!("../../sql/read_witness.sql");

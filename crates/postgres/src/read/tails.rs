@@ -9,7 +9,7 @@
 //! a commit before will find it; what is wrong with one log fails the reads of that log alone. So each log is read by
 //! itself if the database refuses a statement of several: a row may be damaged, or all of them may take too long. A log
 //! whose read by itself fails too is read by itself until that succeeds, and rounds wait for no such read.
-//! Not here: the statement (`read_tails`), the connections (`pool`).
+//! Not here: the statement (`tail_pages`), the connections (`pool`).
 
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;

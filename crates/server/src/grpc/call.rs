@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::claim::Backing;
 use super::{Result, refusal_of};
-use crate::api::{Admitted, AuditLine};
+use crate::call::{Admitted, AuditLine};
 use crate::shared::activity::Activity;
 use crate::shared::body::Reservation;
 use crate::shared::gate::{GaveWay, Ticket};

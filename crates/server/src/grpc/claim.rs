@@ -16,7 +16,7 @@ use gesta_grpc::v2::StreamState;
 use gesta_grpc::{Expected, Refusal, stored};
 
 use super::Result;
-use crate::api::Admitted;
+use crate::call::Admitted;
 use crate::shared::metrics::AppendSize;
 use crate::state::State;
 

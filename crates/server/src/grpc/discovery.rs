@@ -11,7 +11,7 @@ use gesta_grpc::{Refusal, features};
 use super::Result;
 use super::call::GrpcCall;
 use super::reply::Reply;
-use crate::http::gossip::{Member, members};
+use crate::call::gossip::{Member, members};
 
 /// Carries out `GetSupportedMethods`.
 pub(crate) async fn features(call: &mut GrpcCall) -> Result<Reply> {

@@ -23,7 +23,7 @@ use gesta_grpc::{Code, Positions, Refusal};
 use super::Result;
 use super::call::GrpcCall;
 use super::reply::Reply;
-use crate::api::AuditLine;
+use crate::call::AuditLine;
 use crate::state::State;
 use answers::Identities;
 pub(crate) use consume::consume;

@@ -10,7 +10,7 @@ use gesta_grpc::ids::UuidForm;
 use gesta_grpc::{Positions, stored};
 
 use super::Result;
-use crate::http::deliveries;
+use crate::call::deliveries;
 
 /// The form in which a client wants events.
 #[derive(Clone, Copy, Debug)]

@@ -29,7 +29,7 @@ use super::call::GrpcCall;
 use super::links::View;
 use super::reply::{self, Reply};
 use super::{Result, refusal_of, subscribe};
-use crate::api::Admitted;
+use crate::call::Admitted;
 use crate::http::read;
 use crate::shared::body::Reservation;
 use crate::shared::pages::{PAGE_EVENTS, PageReader, Read};

@@ -9,7 +9,7 @@ use prost::Message;
 use tokio::time::Instant;
 
 use super::Result;
-use crate::api::Answer;
+use crate::call::Answer;
 use crate::shared::body::{AnswerBody, MessageSource, Messages};
 use crate::shared::gate::Ticket;
 

@@ -31,7 +31,7 @@ use super::read::{
 };
 use super::reply::{self, Reply};
 use super::{Result, refusal_of};
-use crate::api::Admitted;
+use crate::call::Admitted;
 use crate::shared::body::Reservation;
 use crate::state::State;
 

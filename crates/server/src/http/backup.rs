@@ -15,7 +15,7 @@ use gesta_core::Error;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_LENGTH, HeaderValue};
 
-use crate::api::{Answer, Call, with_type};
+use crate::call::{Answer, Call, with_type};
 use crate::http::maintenance::check_administrator;
 use crate::http::write::check_media_type;
 use crate::shared::body::AnswerBody;

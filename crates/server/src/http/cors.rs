@@ -13,7 +13,7 @@ use hyper::header::{
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 
-use crate::api::Answer;
+use crate::call::Answer;
 use crate::config::Origin;
 use crate::route::Route;
 use crate::shared::body::AnswerBody;

@@ -24,10 +24,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::api::{Answer, Call, json};
+use crate::call::deliveries::{Deliveries, deliveries};
+use crate::call::{Answer, Call, json};
 use crate::config::Config;
 use crate::http::cors::is_of_other_site;
-use crate::http::deliveries::{Deliveries, deliveries};
 use crate::http::document::parse_owned;
 use crate::http::read::refuse_virtual_alone;
 use crate::http::sse::Feed;

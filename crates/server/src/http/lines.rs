@@ -15,7 +15,7 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::api::{Admitted, Answer, Call, with_type};
+use crate::call::{Admitted, Answer, Call, with_type};
 use crate::shared::body::{AnswerBody, BrokenOff, Reservation};
 use crate::shared::pages::{Links, PAGE_EVENTS, PageReader, Read};
 use crate::shared::problem::{Problem, Result, UNAVAILABLE};

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::api::{Answer, Call, json, with_type};
+use crate::call::{Answer, Call, json, with_type};
 use crate::http::document::parse;
 use crate::http::write::{check_media_type, payload};
 use crate::route::Verb;

@@ -16,7 +16,7 @@ use gesta_wire::shown;
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue};
 
-use crate::api::{Answer, Call, json};
+use crate::call::{Answer, Call, json};
 use crate::http::document;
 use crate::http::lines::{NDJSON, lines};
 use crate::shared::body::Reservation;

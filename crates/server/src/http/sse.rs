@@ -26,8 +26,8 @@ use gesta_wire::event::link_field;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::api::Admitted;
-use crate::http::deliveries::Shown;
+use crate::call::Admitted;
+use crate::call::deliveries::Shown;
 use crate::shared::activity::Activity;
 use crate::shared::body::{BrokenOff, PART_BYTES_MAX, Reservation};
 use crate::shared::fanout::EncodedEvents;

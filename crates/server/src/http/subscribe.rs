@@ -8,7 +8,7 @@ use gesta_core::{Filter, Subscribe, SubscribeFrom, SubscribeTo, resolve_subscrip
 use hyper::StatusCode;
 use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue};
 
-use crate::api::{Answer, Call, with_type};
+use crate::call::{Answer, Call, with_type};
 use crate::http::read::{self, with_filter};
 use crate::http::sse::{self, Events, Feed};
 use crate::shared::body::{AnswerBody, Reservation};

@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use serde::Serialize;
 
-use crate::api::{Answer, Call, json, with_type};
+use crate::call::{Answer, Call, json, with_type};
 use crate::shared::activity::CROWDED_BY_STRANGERS_MAX;
 use crate::shared::body::AnswerBody;
 use crate::shared::placement::ClusterPlacement;

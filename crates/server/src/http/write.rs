@@ -10,7 +10,7 @@ use gesta_wire::shown;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue};
 
-use crate::api::{Answer, Call, json};
+use crate::call::{Answer, Call, json};
 use crate::http::decode;
 use crate::shared::body::Payload;
 use crate::shared::body::{RequestBody, Reservation};

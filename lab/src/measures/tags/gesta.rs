@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 use super::plan::{self, From, OTHERS, Plan};
 use super::readers::{ReaderState, Readers};
 use super::{Form, PAYLOAD, Settings, Subject, settle};
+use crate::event_ids::Run;
 use crate::failure::{Context, Failure, Result, fail};
 use crate::machine::endpoint;
 use crate::machine::store::{self, Opened};
 use crate::random::Random;
-use crate::run::Run;
 use crate::workload::journals::Database;
 
 /// Events per append of the older ones, and appends of them under way at once.

@@ -11,8 +11,8 @@ use uuid::Uuid;
 use gesta_core::EventId;
 
 use super::Event;
+use crate::event_ids::Run;
 use crate::random::Random;
-use crate::run::Run;
 use crate::workload::sizes::{SMALLEST_BYTES, Sizes};
 
 /// Length of a mark.

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use crate::config::Config;
 use crate::connect::hosts::Timeline;
 use crate::error;
-use crate::payload::incarnation_payload;
+use crate::message::incarnation_payload;
 use crate::sql_numbers::CLOSED;
 
 const READ_NOTED: &str = include_str!("../../../sql/read_noted.sql");

@@ -26,7 +26,7 @@ use super::super::reply::{self, Reply};
 use super::super::{Result, refusal_of};
 use super::refused;
 use super::requests::{asks, count};
-use crate::http::deliveries::Deliveries;
+use crate::call::deliveries::Deliveries;
 use crate::http::groups::NAME_CHARS_MAX;
 use crate::shared::body::Reservation;
 use crate::state::State;

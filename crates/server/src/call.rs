@@ -1,9 +1,12 @@
 //! A call: its request, its caller, and the frame of every answer.
 //!
 //! Invariant: every error answer is a problem document.
-//! Not here: which call a request is (`router`), what the calls do (`write`, `read`, `subscribe`, `system`).
+//! Not here: which call a request is (`router`), what the calls do (`http`, `grpc`).
 
 mod audit;
+pub(crate) mod deliveries;
+pub(crate) mod gossip;
+pub(crate) mod host;
 
 use std::net::IpAddr;
 use std::pin::pin;
@@ -29,7 +32,6 @@ use crate::route::{Matched, Route};
 use crate::shared::activity::Activity;
 use crate::shared::body::{AnswerBody, Reservation};
 use crate::shared::gate::Ticket;
-use crate::shared::host;
 use crate::shared::pace::Paced;
 use crate::shared::problem::{self, Problem, Result};
 use crate::shared::uri;

@@ -17,7 +17,7 @@ use gesta_access::Operation;
 use gesta_core::{Error, ErrorKind, LinkTarget, Resolved, SharedEvent};
 use gesta_groups::{Consumer, Delivery, GroupId, GroupInfo, Source, Token, Which};
 
-use crate::api::Admitted;
+use crate::call::Admitted;
 use crate::shared::problem::{Problem, Result};
 use crate::state::State;
 

@@ -15,7 +15,7 @@ use hyper::http::uri::Authority;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::api::{Answer, Call, json};
+use crate::call::{Answer, Call, json};
 use crate::shared::placement::{Cluster, ClusterPlacement, host_and_port};
 use crate::shared::problem::{Problem, Result};
 use crate::state::State;
