@@ -9,9 +9,9 @@
 //! document, over gRPC a status with trailers; everything that waits or is held in memory has a maximum.
 //!
 //! The way of a call: `serve` accepts a connection, which `tls` encrypts and `edge` watches; `router` finds the call by
-//! its address (`route`) and does what is the same for all (`call`); `http` or `grpc` reads the request, calls the store
-//! and writes the answer. `state` holds what all requests share; what it consists of, and what both kinds of calls use
-//! (bodies, bounds, errors, metrics), is in `shared`.
+//! its address (`route`) and does what is the same for all (`call`); `http` or `grpc` reads the request, calls the
+//! store and writes the answer. `state` holds what all requests share; what it consists of, and what both kinds of
+//! calls use (bodies, bounds, errors, metrics), is in `shared`.
 //!
 //! Not here: the rules of appends and reads (`gesta_core` and the backends), the client (`gesta_client`), configuration
 //! files (the binary).

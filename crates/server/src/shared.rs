@@ -1,4 +1,5 @@
-//! What calls over HTTP and gRPC have in common: their bodies, their bounds, their errors, and what is measured of them.
+//! What calls over HTTP and gRPC have in common: their bodies, their bounds, their errors, and what is measured of
+//! them.
 
 pub(crate) mod activity;
 pub(crate) mod appends;

@@ -192,7 +192,8 @@ fn answer_together(
 /// The reads of single logs, which go on while rounds are answered, so that no log waits for one that takes long.
 struct ReadsAlone<'a> {
     under_way: FuturesUnordered<ReadAlone<'a>>,
-    /// Logs whose last read by itself has failed, in a round of one or beside the rounds. A statement of several logs would be refused because of each of them.
+    /// Logs whose last read by itself has failed, in a round of one or beside the rounds. A statement of several logs
+    /// would be refused because of each of them.
     failed: HashSet<LogId>,
 }
 
