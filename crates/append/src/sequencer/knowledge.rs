@@ -288,7 +288,6 @@ impl Knowledge {
             return Matching::Found(position);
         }
         let after = known.map_or(after, |known| after.max(known.none_until));
-        let until = self.newest.known_after();
         let revision = self.newest.revision();
         let compared = condition.compared.filter(|one| one.revision == revision);
         let from = compared.map_or(after, |one| after.max(one.none_until));
@@ -310,11 +309,13 @@ impl Knowledge {
                 });
                 Matching::Unfinished
             }
-            Sought::Nothing if after >= until => Matching::Nothing,
+            Sought::Nothing if after >= self.newest.known_after() => Matching::Nothing,
+            // Up to the end and not only to what is here: what is here moves on while the database answers, and a search
+            // that ends where it began would come too late again and again.
             Sought::Nothing => Matching::Unknown {
                 history,
                 after,
-                until,
+                until: committed,
                 confirms: None,
             },
         }

@@ -144,6 +144,69 @@ fn answers_about_a_condition_end_with_what_was_forgotten() {
     }
 }
 
+/// A row of stream `s`.
+fn row_at(position: u64) -> Row {
+    Row {
+        position: Position(position),
+        stream: StreamId::new("s").expect("valid"),
+        stream_row: RowId(2),
+        revision: Revision(0),
+        id: EventId::random(),
+        event_type: EventType::new("e").expect("valid"),
+        type_row: RowId(1),
+        created: Timestamp(0),
+        content_type: ContentType::Json,
+        data: Bytes::new(),
+        packed: None,
+        metadata: Bytes::new(),
+        tags: Tags::default(),
+    }
+}
+
+/// What happened: a condition on events that are not in memory any more was looked for up to the first that is. Others
+/// appended meanwhile, so that one had been dropped when the answer came, and the next search came too late as well:
+/// such an append waited for as long as others went on. Goal: one search is enough.
+#[test]
+fn a_condition_on_old_events_is_answered_although_others_go_on() {
+    let config = Config {
+        newest_events_max: 10,
+        ..Config::default()
+    };
+    let mut knowledge = Knowledge::new(&config);
+    knowledge.forget(&config, end_at(0, 0), clock(0, 0));
+    knowledge.keep_newest(Position(0), std::iter::empty());
+    for position in 1..=100 {
+        knowledge.see(&row_at(position), Position(position));
+    }
+    let mut condition = NoMatch {
+        filter: Arc::new(Filter::query(Query {
+            types: vec![EventType::new("other").expect("valid")],
+            ..Query::default()
+        })),
+        after: None,
+        known: None,
+        compared: None,
+    };
+    let judge = |knowledge: &mut Knowledge, condition: &mut NoMatch, committed| {
+        knowledge.match_after(condition, Position::START, committed, &mut 100)
+    };
+    let asked = judge(&mut knowledge, &mut condition, Position(100));
+    let Matching::Unknown { history, until, .. } = asked else {
+        panic!("{asked:?}");
+    };
+    condition.known = Some(KnownOfMatch {
+        history,
+        none_until: until,
+        first: None,
+    });
+    // While the database answers, half of what is in memory is replaced.
+    for position in 101..=105 {
+        knowledge.see(&row_at(position), Position(position));
+    }
+    let answered = judge(&mut knowledge, &mut condition, Position(105));
+    assert_eq!(answered, Matching::Nothing);
+}
+
 /// Goal: an event in memory refuses a condition at once only if nothing can have scavenged it: of a stream that has
 /// metadata, or was deleted, the database is asked.
 #[test]
@@ -156,21 +219,7 @@ fn an_event_that_may_be_scavenged_is_asked_for() {
         position: Position(position),
         id: None,
     };
-    let row = Row {
-        position: Position(2),
-        stream: stream.clone(),
-        stream_row: RowId(2),
-        revision: Revision(0),
-        id: EventId::random(),
-        event_type: EventType::new("e").expect("valid"),
-        type_row: RowId(1),
-        created: Timestamp(0),
-        content_type: ContentType::Json,
-        data: Bytes::new(),
-        packed: None,
-        metadata: Bytes::new(),
-        tags: Tags::default(),
-    };
+    let row = row_at(2);
     let metadata = LoadedMeta {
         head: head(1),
         data: Bytes::from_static(b"{}"),
