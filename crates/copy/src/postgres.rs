@@ -145,8 +145,8 @@ impl PostgresPart {
         let own = homes.iter().map(|row| row.get::<_, i16>(0));
         let own = own.map(|log| u16::try_from(log).unwrap_or(0)).collect();
         let prepare = async |sql: &str| client.prepare(sql).await.map_err(|error| failed(&error));
-        // The sizes are known without reading the values, so the page is measured first. It ends when rows before it are
-        // large enough together.
+        // The sizes are known without reading the values, so the page is measured first. It ends when rows before it
+        // are large enough together.
         let rows = format!(
             "SELECT position, stream, revision, type, (extract(epoch FROM created) * 1000000)::int8, writer, checksum, \
              event_id, content_type, data, metadata, tags FROM events \

@@ -310,8 +310,8 @@ impl Knowledge {
                 Matching::Unfinished
             }
             Sought::Nothing if after >= self.newest.known_after() => Matching::Nothing,
-            // Up to the end and not only to what is here: what is here moves on while the database answers, and a search
-            // that ends where it began would come too late again and again.
+            // Up to the end and not only to what is here: what is here moves on while the database answers, and a
+            // search that ends where it began would come too late again and again.
             Sought::Nothing => Matching::Unknown {
                 history,
                 after,
