@@ -14,7 +14,7 @@ mod support;
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 
 use gesta_pgtest::{Cluster, Replication, fresh_schema};
 use nix::sys::signal::Signal;
@@ -23,6 +23,13 @@ use support::{
     Limit, Server, code, ended, gesta, once_quick_enough, run, run_with_input, signal, stderr,
     stdout, succeed, url_of, wait_until,
 };
+
+/// Begins a command whose input and output are the test's.
+fn begin(arguments: &[&str]) -> Child {
+    let mut command = gesta(arguments);
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stderr(Stdio::piped()).spawn().unwrap()
+}
 
 #[test]
 fn a_stopped_import_says_how_far_it_came_and_goes_on() {
@@ -71,12 +78,7 @@ fn a_stream_that_is_deleted_during_an_import_is_not_lost() {
     let home = tempfile::tempdir().unwrap();
     let server = Server::start(&url_of(&home.path().join("gesta.db")));
     let on = ["--store", &server.url];
-    let mut child = gesta(&[&on[..], &["all", "import", "--batch", "1"]].concat())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = begin(&[&on[..], &["all", "import", "--batch", "1"]].concat());
     let _limit = Limit::of(&child);
     let mut stdin = child.stdin.take().unwrap();
     let line = |n: u64| format!("{{\"stream\":\"a\",\"type\":\"t\",\"data\":{n}}}\n");
@@ -113,13 +115,7 @@ fn an_append_that_waits_for_input_can_be_stopped() {
         &["stream", "append", "a", "--batch", "2"][..],
         &["all", "import"],
     ] {
-        let mut child = gesta(&["--store", &store])
-            .args(command)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = begin(&[&["--store", &store], command].concat());
         let _limit = Limit::of(&child);
         let mut stdin = child.stdin.take().unwrap();
         let line = "{\"stream\":\"a\",\"type\":\"t\",\"data\":1}\n";
@@ -299,12 +295,7 @@ fn an_import_ends_when_its_target_loses_commits() {
     };
     let schema = fresh_schema();
     let store = format!("{}?schema={schema}", cluster.url());
-    let mut import = gesta(&["--store", &store, "all", "import"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut import = begin(&["--store", &store, "all", "import"]);
     let mut input = import.stdin.take().unwrap();
     let mut write = |numbers| {
         input.write_all(numbered(numbers).as_bytes()).unwrap();

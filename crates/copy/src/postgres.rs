@@ -100,8 +100,11 @@ impl PostgresPart {
         let Some((client, notices)) = connect(config).await? else {
             return Ok(None);
         };
+        // As for all connections, statements are to walk an index. Without `jit = off` the price that is put on other
+        // plans would have each statement compiled, which takes longer than what it does.
         let set = format!(
             "SET search_path TO {}; SET application_name TO '{COPY_NAME}'; SET synchronous_commit TO off; SET statement_timeout TO 0; \
+             SET jit TO off; SET enable_seqscan TO off; SET enable_bitmapscan TO off; \
              SET lock_timeout TO '{LOCK_WAIT}'; SET tcp_keepalives_idle TO 15; SET tcp_keepalives_interval TO 5; \
              SET tcp_keepalives_count TO 3; SET tcp_user_timeout TO 20000",
             quoted(&config.schema)
@@ -144,14 +147,18 @@ impl PostgresPart {
         let own = homes.iter().map(|row| row.get::<_, i16>(0));
         let own = own.map(|log| u16::try_from(log).unwrap_or(0)).collect();
         let prepare = async |sql: &str| client.prepare(sql).await.map_err(|error| failed(&error));
-        // The sizes are known without reading the values. A page ends when rows before it are large enough together.
+        // The sizes are known without reading the values, so the page is measured first. It ends when rows before it
+        // are large enough together.
         let rows = format!(
             "SELECT position, stream, revision, type, (extract(epoch FROM created) * 1000000)::int8, writer, checksum, \
-             event_id, content_type, data, metadata, tags FROM ( \
-               SELECT *, sum(octet_length(data) + octet_length(metadata)) OVER (ORDER BY position) \
-                 - octet_length(data) - octet_length(metadata) AS bytes_before FROM events \
-               WHERE log = $1 AND position > $2 AND position < {CLOSED} ORDER BY position LIMIT {READ_ROWS}) AS sized \
-             WHERE bytes_before < {PAGE_BYTES_MAX} ORDER BY position"
+             event_id, content_type, data, metadata, tags FROM events \
+             WHERE log = $1 AND position > $2 AND position <= ( \
+               SELECT max(position) FROM ( \
+                 SELECT position, sum(bytes) OVER (ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) \
+                   AS bytes_before FROM ( \
+                   SELECT position, octet_length(data) + octet_length(metadata) AS bytes FROM events \
+                   WHERE log = $1 AND position > $2 AND position < {CLOSED} ORDER BY position LIMIT {READ_ROWS}) AS page \
+               ) AS sized WHERE coalesce(bytes_before, 0) < {PAGE_BYTES_MAX}) ORDER BY position"
         );
         let ends = format!(
             "SELECT l.log, coalesce((SELECT max(position) FROM events AS e WHERE e.log = l.log AND e.position < {CLOSED}), 0) \
