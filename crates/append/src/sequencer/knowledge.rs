@@ -311,11 +311,11 @@ impl Knowledge {
             }
             Sought::Nothing if after >= self.newest.known_after() => Matching::Nothing,
             // Up to the end and not only to what is here: what is here moves on while the database answers, and a
-            // search that ends where it began would come too late again and again.
+            // search that ends where it began would come too late again and again. Others may have committed more.
             Sought::Nothing => Matching::Unknown {
                 history,
                 after,
-                until: committed,
+                until: committed.max(self.newest.known_after()),
                 confirms: None,
             },
         }

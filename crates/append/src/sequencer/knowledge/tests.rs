@@ -205,6 +205,13 @@ fn a_condition_on_old_events_is_answered_although_others_go_on() {
     }
     let answered = judge(&mut knowledge, &mut condition, Position(105));
     assert_eq!(answered, Matching::Nothing);
+    // What others have appended is not committed here yet, and is looked for too.
+    knowledge.newest.others_appended(Position(200));
+    let asked = judge(&mut knowledge, &mut condition, Position(105));
+    assert!(
+        matches!(asked, Matching::Unknown { until, .. } if until == Position(200)),
+        "{asked:?}"
+    );
 }
 
 /// Goal: an event in memory refuses a condition at once only if nothing can have scavenged it: of a stream that has
