@@ -431,7 +431,7 @@ pub(crate) fn with_type(status: StatusCode, media_type: HeaderValue, body: Answe
 
 /// Makes the answer that shows a problem.
 pub(crate) fn show(problem: &Problem) -> Answer {
-    let document = problem.to_json();
+    let document = problem.to_body();
     let length = document.len();
     let mut answer = with_type(problem.status(), PROBLEM_JSON, AnswerBody::whole(document));
     let headers = answer.headers_mut();

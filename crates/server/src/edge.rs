@@ -379,7 +379,7 @@ fn substitute(status: u16) -> Bytes {
         ),
     };
     let problem = Problem::new(kind, detail);
-    let document = problem.to_json();
+    let document = problem.to_body();
     let mut answer = format!(
         "HTTP/1.1 {}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         problem.status(),
@@ -442,7 +442,7 @@ mod tests {
                 .strip_prefix("before HTTP/1.1 400 Bad Request\r\n")
                 .expect(&got);
             assert!(
-                rest.ends_with('}') && rest.contains("urn:gesta:problem:malformed_request"),
+                rest.ends_with("}\n") && rest.contains("urn:gesta:problem:malformed_request"),
                 "{got}"
             );
         }

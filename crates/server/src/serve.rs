@@ -393,7 +393,7 @@ fn turn_away(state: &State, socket: &TcpStream, problem: &Problem) {
     if state.tls.is_some() {
         return;
     }
-    let document = problem.to_json();
+    let document = problem.to_body();
     let mut answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n",
         document.len()

@@ -288,7 +288,7 @@ fn plain_http_answer() -> Vec<u8> {
         MALFORMED_REQUEST,
         "this port speaks TLS only: the address must begin with https://",
     );
-    let document = problem.to_json();
+    let document = problem.to_body();
     let mut answer = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         document.len()

@@ -159,7 +159,7 @@ fn page_capacity(events: &[RecordedEvent]) -> usize {
     PAGE_FIELDS_BYTES + events.iter().map(bytes_max).sum::<usize>()
 }
 
-/// Writes a page of a stream as a JSON document.
+/// Writes a page of a stream as a JSON document, with a line break at its end.
 #[must_use]
 pub fn write_stream_page(page: StreamPage) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(&page.events));
@@ -176,10 +176,10 @@ fn page_fields(out: &mut Vec<u8>, end: bool, next: Option<Revision>, last_revisi
     optional_number(out, next.map(|r| r.0));
     key(out, "last_revision");
     number(out, last_revision.0);
-    out.push(b'}');
+    out.extend_from_slice(b"}\n");
 }
 
-/// Writes a page of a stream whose links were followed, as a JSON document.
+/// Writes a page of a stream whose links were followed, as a JSON document, with a line break at its end.
 #[must_use]
 pub fn write_resolved_page(page: ResolvedPage) -> Bytes {
     let mut out = Vec::with_capacity(resolved_capacity(&page.events));
@@ -201,7 +201,7 @@ fn resolved_capacity(events: &[Resolved]) -> usize {
     PAGE_FIELDS_BYTES + events.iter().map(bytes).sum::<usize>()
 }
 
-/// Writes a page of all events as a JSON document.
+/// Writes a page of all events as a JSON document, with a line break at its end.
 #[must_use]
 pub fn write_all_page(page: AllPage) -> Bytes {
     let mut out = Vec::with_capacity(page_capacity(&page.events));
@@ -210,7 +210,7 @@ pub fn write_all_page(page: AllPage) -> Bytes {
     value(&mut out, &page.end);
     key(&mut out, "next");
     plain(&mut out, &page.next);
-    out.push(b'}');
+    out.extend_from_slice(b"}\n");
     out.into()
 }
 

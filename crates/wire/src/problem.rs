@@ -296,6 +296,14 @@ impl Document {
         out
     }
 
+    /// Writes the document as the body of an answer: as JSON, with a line break at its end.
+    #[must_use]
+    pub fn to_body(&self) -> Vec<u8> {
+        let mut out = self.to_json();
+        out.push(b'\n');
+        out
+    }
+
     /// Reads a document from JSON; `None` if it is no problem document of this API.
     #[must_use]
     pub fn read(json: &[u8]) -> Option<Self> {

@@ -124,6 +124,7 @@ pub(crate) async fn event(call: &Call<'_>) -> Result<Answer> {
             }
         };
         write_resolved(&mut out, &found, Framing::Document);
+        out.push(b'\n');
     }
     held.grow(out.len())?;
     Ok(document(out.into(), held))

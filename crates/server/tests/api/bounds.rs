@@ -210,7 +210,7 @@ async fn slow_heads_and_bodies_are_not_waited_for() {
     kept.until("live").await;
     kept.say("GET ").await;
     assert!(
-        kept.rest().await.ends_with("{\"status\":\"live\"}"),
+        kept.rest().await.ends_with("{\"status\":\"live\"}\n"),
         "the second head never came"
     );
     let body = server.raw(&append_with_length(100, "{")).await;

@@ -52,6 +52,33 @@ async fn a_slow_request_is_told() {
     }
 }
 
+/// Goal: a terminal that shows an answer goes on in a line of its own.
+#[tokio::test]
+async fn a_json_answer_ends_with_a_line_break() {
+    let server = Server::start().await;
+    let appended = server.append("cart-1", &["1"]).await;
+    assert!(appended.body.ends_with("}\n"), "{appended:?}");
+    for target in [
+        "/",
+        "/info",
+        "/health/ready",
+        "/streams",
+        "/streams/cart-1",
+        "/streams/cart-1?resolve_links=true",
+        "/streams/cart-1/0",
+        "/all",
+        "/openapi.json",
+        "/streams/nowhere",
+        "/streams/cart-1?from=x",
+    ] {
+        let answer = server.get(target).await;
+        let (document, end) = answer.body.split_at(answer.body.len() - 1);
+        assert_eq!(end, "\n", "{target}: {answer:?}");
+        assert!(!document.ends_with('\n'), "{target}: {answer:?}");
+        answer.json();
+    }
+}
+
 #[tokio::test]
 async fn an_append_tells_where_the_events_are() {
     let server = Server::start().await;
@@ -383,7 +410,7 @@ async fn head_is_get_without_a_body() {
             head.header("content-length"),
             head.body.as_str()
         ),
-        (200, "17", "")
+        (200, "18", "")
     );
 }
 
@@ -404,5 +431,5 @@ async fn http_2_is_spoken_on_the_same_port() {
     );
     let body = soon(answer.into_body().collect()).await;
     let body = body.expect("a body").to_bytes();
-    assert_eq!(body, "{\"status\":\"ready\"}");
+    assert_eq!(body, "{\"status\":\"ready\"}\n");
 }

@@ -24,6 +24,7 @@ fn problem(answer: &Answer, shown: &dyn Fn() -> String) -> (Value, String) {
         );
     }
     assert!(answer.body.len() < 8_192, "a long answer: {}", shown());
+    assert!(answer.body.ends_with(b"\n"), "no line break: {}", shown());
     let kind = kind.to_owned();
     (problem, kind)
 }
