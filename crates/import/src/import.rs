@@ -59,8 +59,11 @@ pub struct Import {
     place: Place,
     /// The place up to which everything was stored once, as the checkpoint tells with which this import was opened.
     claimed: Option<Place>,
-    /// Whether events may have been stored after that place of which no checkpoint tells.
-    was_open: bool,
+    /// Up to which place events may have been stored of which neither a checkpoint nor this run can tell: streams that
+    /// were deleted and scavenged hide them. `None` if that may be anywhere.
+    doubtful: Option<Place>,
+    /// The greatest place of an event that was sent to the target.
+    reached: Place,
     /// The place of the last checkpoint, and when it was written.
     written: Option<Place>,
     written_at: Instant,
@@ -150,11 +153,12 @@ impl Import {
             false => found,
         };
         let claimed = (found.is_some() && source.resumes()).then(|| checkpoints.claimed());
-        let was_open = checkpoints.is_open();
+        // Another life may lack the last checkpoints, and have what they told of.
+        let is_certain = !checkpoints.is_open() && !checkpoints.is_of_earlier_life();
         let import = Self::with(options, source, target, Some(checkpoints), begin).await?;
         Ok(Self {
             claimed,
-            was_open,
+            doubtful: claimed.filter(|_| is_certain),
             ..import
         })
     }
@@ -186,7 +190,8 @@ impl Import {
             checkpoints,
             place,
             claimed: None,
-            was_open: false,
+            doubtful: None,
+            reached: Place::START,
             counted: 0,
             since_checkpoint: 0,
             again: HashMap::new(),
@@ -322,8 +327,10 @@ impl Import {
         })
     }
 
-    /// Makes everything durable that was sent, and writes down the place, and whether that is all for now.
+    /// Makes everything durable that was sent, and writes down the place, and whether that is all for now: nothing was
+    /// sent that lies behind it.
     async fn checkpoint(&mut self, is_over: bool) -> Result<()> {
+        let is_over = is_over && self.reached <= self.place;
         self.target.drain().await?;
         self.target.check_life().await?;
         let stored = self.target.stored - self.counted;
@@ -344,6 +351,13 @@ impl Import {
             self.written = Some(self.place);
             self.written_at = Instant::now();
         }
+        if is_over && self.source.resumes() {
+            self.doubtful = Some(self.doubtful.unwrap_or(Place::START));
+        }
+        // What is forgotten below is hidden, too, once its stream is erased.
+        self.doubtful = self
+            .doubtful
+            .map(|place| place.max(self.reached).max(self.place));
         self.counted = self.target.stored;
         self.since_checkpoint = 0;
         self.target.forget_many();
@@ -461,7 +475,8 @@ impl Import {
         }
         let was_claimed = self.claimed.is_some_and(|claimed| event.place <= claimed);
         // What this run has stored itself is known.
-        let is_doubtful = known.stored.is_none() && (self.claimed.is_none() || self.was_open);
+        let is_doubtful =
+            known.stored.is_none() && self.doubtful.is_none_or(|place| event.place <= place);
         if known.erased && (was_claimed || is_doubtful) {
             return self.pass_erased(event, was_claimed, chosen).await;
         }
@@ -593,6 +608,7 @@ impl Import {
                 }
                 Ok(made) => {
                     self.report.take(&event);
+                    self.reached = self.reached.max(event.place);
                     let ready = Ready {
                         key: event.key,
                         sequence: event.sequence,

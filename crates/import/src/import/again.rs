@@ -86,8 +86,8 @@ impl Import {
                  was imported of it, and there is no checkpoint that tells"
             }
             Some(_) => {
-                "its stream was deleted and scavenged in the target (or is hidden from who imports), and an import that was \
-                 stopped after its last checkpoint may have stored it before: nothing tells"
+                "its stream was deleted and scavenged in the target (or is hidden from who imports), and it may have been \
+                 stored after the last checkpoint of this import: nothing tells"
             }
         };
         self.store(std::mem::take(chosen)).await?;

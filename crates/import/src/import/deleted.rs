@@ -1,5 +1,7 @@
 //! Streams that were deleted in the target, scavenged or not, when their events come again.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use gesta::DatabaseStore as Store;
 use gesta_core::backend::RunMode;
 use gesta_core::{DeleteKind, DeleteStream, EventData, EventStoreExt, EventType, ExpectedRevision};
@@ -206,7 +208,7 @@ async fn what_was_stored_after_the_last_checkpoint_does_not_come_back() {
     let home = home.reopened(false).await;
     let error = home.import("one", Turns(EVENTS)).await;
     let error = error.expect_err("nothing tells").to_string();
-    assert!(error.contains("after its last checkpoint"), "{error}");
+    assert!(error.contains("after the last checkpoint"), "{error}");
     assert_eq!(home.shown("cart-25").await, [0; 0]);
     home.store.shutdown().await.unwrap();
 }
@@ -284,4 +286,137 @@ async fn what_others_wrote_after_a_scavenge_tells_nothing_of_what_was_imported()
     assert!(error.contains("deleted and scavenged"), "{error}");
     assert_eq!(home.shown("cart-1").await, [0; 0]);
     home.store.shutdown().await.unwrap();
+}
+
+/// A journal of one stream whose newest events are read before their place is settled, as that of r2dbc.
+struct Ahead {
+    count: u64,
+    is_settled: bool,
+}
+
+#[async_trait::async_trait]
+impl Source for Ahead {
+    fn identity(&self) -> String {
+        "ahead".into()
+    }
+
+    async fn page(&mut self, after: Place) -> Result<Page> {
+        let all = (0..self.count).map(|n| Turns(1).event(n));
+        let events: Vec<_> = all.filter(|event| event.place > after).collect();
+        let last = events.last().map_or(after, |event| event.place);
+        Ok(Page {
+            place: if self.is_settled { last } else { after },
+            end: self.is_settled && events.is_empty(),
+            events,
+            waiting: (!self.is_settled).then(|| "a transaction".into()),
+            ..Page::default()
+        })
+    }
+
+    async fn count(&mut self, _after: Place) -> Result<Option<u64>> {
+        Ok(None)
+    }
+}
+
+/// What happened: an import that waited for a transaction of the source had stored what it had read behind its place,
+/// and its checkpoint said that nothing was. A stream of these events that was deleted and scavenged came back. Goal:
+/// the import stops there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_stored_ahead_of_the_place_does_not_come_back() {
+    let journal = |count, is_settled| Ahead { count, is_settled };
+    for settled_before in [0, 1] {
+        let home = Home::new().await;
+        let before = journal(settled_before, true);
+        home.import("one", before).await.unwrap();
+        let mut stopped = home.open("one", journal(3, false)).await.unwrap();
+        let waiting = stopped.step().await.unwrap();
+        assert!(matches!(waiting, Step::Waiting(_)), "{waiting:?}");
+        drop(stopped);
+        assert_eq!(home.shown("cart-0").await, [0, 1, 2]);
+        home.delete("cart-0").await;
+        home.scavenge().await;
+        let home = home.reopened(false).await;
+        let error = home.import("one", journal(3, true)).await;
+        let error = error.expect_err("nothing tells").to_string();
+        assert!(error.contains("deleted and scavenged"), "{error}");
+        assert_eq!(home.shown("cart-0").await, [0; 0], "{settled_before}");
+        home.store.shutdown().await.unwrap();
+    }
+}
+
+/// What happened: of a store of several databases the one with the checkpoints had lost the last of them, and another one
+/// had what they told of. A stream that was deleted and scavenged there came back. Goal: the import stops there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_earlier_life_has_stored_does_not_come_back() {
+    let home = Home::new().await;
+    home.import("one", Overlaps(3)).await.unwrap();
+    // Stands for later runs of the same import, whose checkpoints are lost.
+    home.import("other", Overlaps(5)).await.unwrap();
+    assert_eq!(home.shown("cart-0").await, [0, 1, 2, 3, 4]);
+    home.delete("cart-0").await;
+    home.scavenge().await;
+    let home = home.reopened(true).await;
+    let error = home.import("one", Overlaps(5)).await;
+    let error = error.expect_err("nothing tells").to_string();
+    assert!(error.contains("after the last checkpoint"), "{error}");
+    assert_eq!(home.shown("cart-0").await, [0; 0]);
+    home.store.shutdown().await.unwrap();
+}
+
+/// A journal of three streams that grows.
+struct Growing(Arc<AtomicU64>);
+
+#[async_trait::async_trait]
+impl Source for Growing {
+    fn identity(&self) -> String {
+        "growing".into()
+    }
+
+    async fn page(&mut self, after: Place) -> Result<Page> {
+        let all = (0..self.0.load(Ordering::SeqCst)).map(|n| Turns(3).event(n));
+        let events: Vec<_> = all.filter(|event| event.place > after).collect();
+        Ok(Page {
+            place: events.last().map_or(after, |event| event.place),
+            end: events.is_empty(),
+            events,
+            ..Page::default()
+        })
+    }
+
+    async fn count(&mut self, _after: Place) -> Result<Option<u64>> {
+        Ok(None)
+    }
+}
+
+/// What happened: a follower that had gone on after one that was stopped stopped itself at events that came long after
+/// it had reached the end, if their stream was erased, and said that they might have been stored before. Goal: it
+/// stores them, alone and beside others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_that_has_reached_the_end_knows_what_comes_later() {
+    for beside_others in [false, true] {
+        let home = Home::new().await;
+        let count = Arc::new(AtomicU64::new(3));
+        let journal = || Growing(Arc::clone(&count));
+        home.import("one", journal()).await.unwrap();
+        count.store(4, Ordering::SeqCst);
+        let mut stopped = home.open("one", journal()).await.unwrap();
+        assert_eq!(stopped.step().await.unwrap(), Step::Went);
+        stopped.target.drain().await.unwrap();
+        drop(stopped);
+        // The checkpoint of the first run tells of this stream.
+        home.delete("cart-2").await;
+        home.scavenge().await;
+        let home = home.reopened(false).await;
+        let mut follower = home.open("one", journal()).await.unwrap();
+        assert_eq!(follower.step().await.unwrap(), Step::Went);
+        assert_eq!(follower.step().await.unwrap(), Step::End);
+        // The fifth event is of another stream, the sixth of the one that was deleted.
+        for to in if beside_others { vec![6] } else { vec![5, 6] } {
+            count.store(to, Ordering::SeqCst);
+            assert_eq!(follower.step().await.unwrap(), Step::Went);
+            assert_eq!(follower.step().await.unwrap(), Step::End);
+        }
+        assert_eq!(home.shown("cart-2").await.len(), 1, "{beside_others}");
+        home.store.shutdown().await.unwrap();
+    }
 }
