@@ -36,6 +36,7 @@ use std::sync::Arc;
 
 use clap::CommandFactory;
 use gesta::Missing;
+use gesta_client::HttpStore;
 use gesta_core::{Error, ErrorKind, EventStore};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -205,27 +206,29 @@ fn database_url(global: &Global) -> Outcome<String> {
     Ok(url)
 }
 
+/// Connects to a server, and asks whether it is one of Gesta before anything is sent, or read from standard input. That
+/// needs no part of the store, for a part may be away that the command does not need.
+async fn connect_to_server(global: &Global, url: &str) -> Outcome<HttpStore> {
+    let server = client::store(global, url)?;
+    let Err(error) = server.live().await else {
+        return Ok(server);
+    };
+    let hint = "start one with `gesta serve`, or give --store with a store or server URL";
+    Err(match error.kind() {
+        ErrorKind::Unavailable(text) if given_store(global).is_none() => {
+            let text = format!("{text}; {hint}");
+            Error::unavailable(text).caused_by(error).into()
+        }
+        _ => error.into(),
+    })
+}
+
 /// Opens the store, or connects to the server, that a data command works on. Only commands that append make a store
 /// that is missing.
 async fn connect(global: &Global, missing: Missing) -> Outcome<Arc<dyn EventStore>> {
-    let given = given_store(global);
-    let url = given.clone().unwrap_or_else(|| DEFAULT_SERVER.into());
+    let url = given_store(global).unwrap_or_else(|| DEFAULT_SERVER.into());
     if is_server(&url) {
-        let store = client::store(global, &url)?;
-        // Asked before anything is sent, or read from standard input. It needs no part of the store, for a part may be
-        // away that the command does not need.
-        if let Err(error) = store.live().await {
-            let hint = "start one with `gesta serve`, or give --store with a store or server URL";
-            return Err(match error.kind() {
-                ErrorKind::Unavailable(text) if given.is_none() => {
-                    Error::unavailable(format!("{text}; {hint}"))
-                        .caused_by(error)
-                        .into()
-                }
-                _ => error.into(),
-            });
-        }
-        return Ok(Arc::new(store));
+        return Ok(Arc::new(connect_to_server(global, &url).await?));
     }
     let options = gesta::Options::default().missing(missing);
     Ok(options.open_database(&url).await?)

@@ -83,31 +83,45 @@ fn a_wrong_address_of_a_server_is_told_before_anything_is_sent() {
         for connection in stranger.incoming() {
             let mut connection = connection.unwrap();
             let mut head = BufReader::new(&connection).lines().map_while(Result::ok);
-            requests.lock().unwrap().extend(head.next());
-            assert!(head.any(|line| line.is_empty()));
-            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno";
+            let head: Vec<_> = head.by_ref().take_while(|line| !line.is_empty()).collect();
+            let mut requests = requests.lock().unwrap();
+            requests.push(head.join("\n"));
+            // Whether or not it knows such an address.
+            let status = ["200 OK", "404 Not Found"][requests.len() % 2];
+            let answer =
+                format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno");
             connection.write_all(answer.as_bytes()).unwrap();
         }
     });
     let away = format!("http://{}", gesta_pgtest::free_address().unwrap());
+    let token = format!("gesta_{}", "a".repeat(43));
     for command in [
         &["stream", "append", "a", "--type", "t", "--data", "1"][..],
         &["stream", "delete", "a", "--yes"],
         &["stream", "read", "a"],
         &["all", "tail"],
+        &["group", "create", "a::g"],
+        &["group", "reset", "a::g", "--to", "start", "--yes"],
+        &["scavenge", "--yes"],
+        &["verify"],
+        &["virtual-streams", "on"],
     ] {
-        let refused = run(&[command, &["--store", &url]].concat());
+        let command = [command, &["--store", &url]].concat();
+        let refused = output_of(gesta(&command).env("GESTA_TOKEN", &token));
         let said = stderr(&refused);
         assert_eq!(code(&refused), 1, "{command:?}: {said}");
         assert!(said.contains("no server of Gesta"), "{command:?}: {said}");
-        let away = run(&[command, &["--store", &away]].concat());
+        let away = run(&[&command[..command.len() - 1], &[&away]].concat());
         let said = stderr(&away);
         assert_eq!(code(&away), 5, "{command:?}: {said}");
         assert!(said.contains("no server answers"), "{command:?}: {said}");
     }
     let seen = seen.lock().unwrap();
-    let is_question = |line: &String| line.starts_with("GET /health/live ");
-    assert!(seen.len() >= 4 && seen.iter().all(is_question), "{seen:?}");
+    let is_question = |head: &String| {
+        let is_secret = head.to_ascii_lowercase().contains("authorization");
+        head.starts_with("GET /health/live ") && !is_secret
+    };
+    assert!(seen.len() >= 9 && seen.iter().all(is_question), "{seen:?}");
 }
 
 /// Goal: who closes the terminal of a server stops it as with SIGTERM.

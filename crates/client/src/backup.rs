@@ -34,6 +34,7 @@ impl HttpStore {
             body: Bytes::new(),
             effect: Effect::Reads,
             stream: None,
+            is_anonymous: false,
         };
         let body = self.open(call).await?.into_body();
         let bytes = body.size_hint().exact();

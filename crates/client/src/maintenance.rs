@@ -100,6 +100,7 @@ impl HttpStore {
             // What was removed before an error stays removed, and another scavenge goes on.
             effect: Effect::Reads,
             stream: None,
+            is_anonymous: false,
         };
         let mut body = self.open(call).await?.into_body();
         let mut buffer = BytesMut::new();

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::address::Path;
 use crate::groups::HttpGroups;
 use crate::sse;
-use crate::transport::{Call, Config, Transport};
+use crate::transport::{Call, Config, ForeignAnswer, Transport};
 
 /// What a server of Gesta answers when it is asked whether it is alive.
 #[derive(serde::Deserialize)]
@@ -78,18 +78,34 @@ impl HttpStore {
         HttpGroups::new(self.transport.clone(), self.closed.clone())
     }
 
-    /// Asks whether the server is alive. It needs no credentials. Cancel safe.
+    /// Asks whether the server is alive. It is asked without credentials. Cancel safe.
     ///
     /// # Errors
     /// `Unavailable` if no server answers; `Unsupported` if TLS refuses the connection, or if what answers is no server
     /// of Gesta.
     pub async fn live(&self) -> Result<()> {
-        let answer = self.get(Path::of("/health/live")).await?;
-        match answer::read::<Live>(&answer) {
-            Ok(Live { status: "live" }) => Ok(()),
-            _ => Err(
-                ErrorKind::Unsupported("what answers there is no server of Gesta".into()).into(),
-            ),
+        self.check_open()?;
+        let stranger = |rest: String| {
+            let text = format!("what answers there is no server of Gesta{rest}");
+            Error::new(ErrorKind::Unsupported(text))
+        };
+        let call = Call::get(Path::of("/health/live")).anonymous();
+        match self.transport.send(call).await {
+            Ok(answer) => match answer::read::<Live>(&answer.body) {
+                Ok(Live { status: "live" }) => Ok(()),
+                _ => Err(stranger(String::new())),
+            },
+            Err(error) => {
+                let source = std::error::Error::source(&error);
+                let foreign = source.and_then(|source| source.downcast_ref::<ForeignAnswer>());
+                match foreign {
+                    // Others, as 502, come from a proxy whose server is away.
+                    Some(ForeignAnswer(status)) if status.is_client_error() => {
+                        Err(stranger(format!(": it answered {status}")).caused_by(error))
+                    }
+                    _ => Err(error),
+                }
+            }
         }
     }
 

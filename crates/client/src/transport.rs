@@ -165,6 +165,8 @@ pub(crate) struct Call {
     pub(crate) effect: Effect,
     /// The stream that is changed. The owner of its log does this without forwarding.
     pub(crate) stream: Option<StreamId>,
+    /// Whether it is sent without the credentials of the client.
+    pub(crate) is_anonymous: bool,
 }
 
 impl Call {
@@ -175,6 +177,15 @@ impl Call {
             body: Bytes::new(),
             effect: Effect::Reads,
             stream: None,
+            is_anonymous: false,
+        }
+    }
+
+    /// Lets the call go without credentials, to what may be no server of Gesta.
+    pub(crate) fn anonymous(self) -> Self {
+        Self {
+            is_anonymous: true,
+            ..self
         }
     }
 
@@ -185,6 +196,7 @@ impl Call {
             body,
             effect: Effect::Writes,
             stream: None,
+            is_anonymous: false,
         }
     }
 
@@ -516,7 +528,7 @@ impl Transport {
             headers.insert(CONTENT_TYPE, json);
         }
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
-        if let Some(authorization) = &self.authorization {
+        if let Some(authorization) = self.authorization.as_ref().filter(|_| !call.is_anonymous) {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
         Ok(request)
@@ -542,8 +554,23 @@ async fn answered(response: Response<Incoming>, effect: Effect) -> Result<Respon
     }
     let (head, body) = response.into_parts();
     let body = whole(body, effect).await?;
-    Err(told(&body).unwrap_or_else(|| effect.error(format!("the server answered {}", head.status))))
+    Err(told(&body).unwrap_or_else(|| {
+        let error = effect.error(format!("the server answered {}", head.status));
+        error.caused_by(ForeignAnswer(head.status))
+    }))
 }
+
+/// A refusal that is no document of this API: what answers may be a proxy, or no server of Gesta.
+#[derive(Debug)]
+pub(crate) struct ForeignAnswer(pub(crate) StatusCode);
+
+impl std::fmt::Display for ForeignAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "it answered {} without a problem document", self.0)
+    }
+}
+
+impl std::error::Error for ForeignAnswer {}
 
 /// Returns the error that a problem document stands for; `None` if the text is no problem document of this API.
 pub(crate) fn told(json: &[u8]) -> Option<Error> {

@@ -10,7 +10,7 @@ use gesta_core::EventStore;
 use super::client;
 use crate::args::AccessMode;
 use crate::config::Config;
-use crate::exit::{Failure, Outcome};
+use crate::exit::Outcome;
 
 /// How long the start waits for the accounts. Until they are known, calls are refused.
 const LOAD_MAX: Duration = Duration::from_secs(10);
@@ -29,16 +29,14 @@ pub(super) fn is_required(config: &Config, listen: SocketAddr) -> bool {
 
 /// Returns what is wrong with the password of the first administrator. With it no store is made: the next start would
 /// open one without an administrator to everybody. A store that is there may have users, who need no first one.
-pub(super) fn wrong_admin_password(config: &Config) -> Outcome<Option<Failure>> {
+pub(super) fn wrong_admin_password(config: &Config) -> Outcome<Option<String>> {
     if config.access == AccessMode::Off {
         return Ok(None);
     }
     let checked = admin_password()?.map(|password| gesta_access::check_password(&password));
     let wrong = checked.and_then(Result::err);
     Ok(wrong.map(|error| {
-        Failure::usage(format!(
-            "{ADMIN_PASSWORD} or {ADMIN_PASSWORD_FILE}: {error}: no store was made"
-        ))
+        format!("{ADMIN_PASSWORD} or {ADMIN_PASSWORD_FILE}: {error}: no store was made")
     }))
 }
 

@@ -13,8 +13,8 @@ use gesta_core::{
 use super::import_groups::Home;
 use super::progress::Progress;
 use super::{
-    BEFORE_ALL, client, given_store, import, interrupts, is_server, until_stopped, with_new_store,
-    with_store, with_store_telling,
+    BEFORE_ALL, connect_to_server, given_store, import, interrupts, is_server, until_stopped,
+    with_new_store, with_store, with_store_telling,
 };
 use crate::args::{After, AllCommand, AllRead, FilterArgs, Global, ReadFrom};
 use crate::exit::Outcome;
@@ -41,7 +41,10 @@ pub(super) async fn run(global: &Global, command: AllCommand, output: &mut Outpu
             let progress = Progress::default();
             progress.set("nothing was imported yet".into());
             let server = given_store(global).filter(|url| is_server(url));
-            let server = server.map(|url| client::store(global, &url)).transpose()?;
+            let server = match server {
+                Some(url) => Some(connect_to_server(global, &url).await?),
+                None => None,
+            };
             // Who types the events sees how far it is.
             let file = args.file.as_deref().filter(|path| *path != Path::new("-"));
             let line = match file.is_none() && std::io::stdin().is_terminal() {

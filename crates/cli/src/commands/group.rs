@@ -10,7 +10,7 @@ use gesta_groups::document::{Group, Name};
 use gesta_groups::{ALL, ConsumerGroups, Create, Error, GroupId, Settings, Source};
 use serde_json::json;
 
-use super::{all, client, given_store, is_server};
+use super::{all, connect_to_server, given_store, is_server};
 use crate::args::{DEFAULT_SERVER, Global, GroupCommand, GroupCreate};
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
@@ -25,7 +25,7 @@ pub(super) async fn run(global: &Global, command: GroupCommand, output: &mut Out
         let text = "--store (GESTA_STORE) names a database, and groups are run by a server: give --store http://HOST:PORT";
         return Err(Failure::usage(text));
     }
-    let groups = client::store(global, &url)?.groups();
+    let groups = connect_to_server(global, &url).await?.groups();
     match command {
         GroupCommand::List { stream } => list(&groups, stream, output).await,
         GroupCommand::Info { group } => {

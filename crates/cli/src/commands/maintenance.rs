@@ -18,7 +18,9 @@ use tokio::signal::unix::Signal;
 use tokio::time::Instant;
 
 use super::database::{self, on_database_until_stopped};
-use super::{BEFORE_ALL, client, given_store, interrupts, is_server, served, until_stopped};
+use super::{
+    BEFORE_ALL, connect_to_server, given_store, interrupts, is_server, served, until_stopped,
+};
 use crate::args::{Global, Scavenge, VirtualStreamsCommand};
 use crate::config::DEFAULT_STORE;
 use crate::confirm;
@@ -37,16 +39,16 @@ enum Location {
 }
 
 /// Returns where the store is that is named, or else the store that `gesta serve` opens by default.
-fn place(global: &Global) -> Outcome<Location> {
+async fn place(global: &Global) -> Outcome<Location> {
     let url = given_store(global).unwrap_or_else(|| DEFAULT_STORE.into());
     Ok(match is_server(&url) {
-        true => Location::Server(Box::new(client::store(global, &url)?)),
+        true => Location::Server(Box::new(connect_to_server(global, &url).await?)),
         false => Location::Database(url),
     })
 }
 
 pub(super) async fn verify(global: &Global, output: &mut Output) -> Outcome {
-    let place = place(global)?;
+    let place = place(global).await?;
     let line = ProgressLine::begin(output, "opening the store");
     let told = |now: Progress| line.tell(|time| rate("events read", now.events, None, time));
     let stopped = || "stopped before the whole store was read: of the rest nothing is known".into();
@@ -132,13 +134,13 @@ pub(super) fn show(verified: &Verified, output: &mut Output) -> Outcome {
 }
 
 pub(super) async fn scavenge(global: &Global, args: &Scavenge, output: &mut Output) -> Outcome {
-    let place = place(global)?;
-    if args.compact && matches!(place, Location::Server(_)) {
+    if args.compact && given_store(global).is_some_and(|url| is_server(&url)) {
         return Err(Failure::usage(
             "--compact writes the whole file again, which needs the store for itself: stop the server, and give \
              --store sqlite:PATH. Without --compact the room is used for new events",
         ));
     }
+    let place = place(global).await?;
     let mode = match args.dry_run {
         true => RunMode::Dry,
         false => RunMode::Real,
@@ -246,7 +248,7 @@ pub(super) async fn virtual_streams(
     command: VirtualStreamsCommand,
     output: &mut Output,
 ) -> Outcome {
-    let place = place(global)?;
+    let place = place(global).await?;
     let line = ProgressLine::begin(output, "opening the store");
     let status = match place {
         Location::Server(server) => {

@@ -73,8 +73,9 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let node = node::prepare(&config).await?;
     let database = open_database(&config, &options, serve.wait_for_store).await;
     let database = database.map_err(|failure| match (&failure, wrong_password) {
+        // Whether the store is missing or not as it should be, both are true.
         (Failure::Store(error), Some(wrong)) if matches!(error.kind(), ErrorKind::Schema(_)) => {
-            wrong
+            Failure::usage(format!("{wrong} ({error})"))
         }
         _ => failure,
     })?;
