@@ -55,7 +55,13 @@ impl Application {
         let read_model = ReadModel::start(&of_store, rows).await;
         let read_model = read_model.map_err(Error::ReadModel)?;
         let app = Arc::new(App {
-            metrics: Metrics::new(&store, node.as_ref(), &shows, read_model.progress.clone()),
+            metrics: Metrics::new(
+                &store,
+                node.as_ref(),
+                &shows,
+                read_model.progress.clone(),
+                payments.as_ref().map(Payments::timers),
+            ),
             shows,
             read_model,
             store,

@@ -8,13 +8,14 @@ use axum::middleware::Next;
 use axum::response::Response;
 use gesta::metrics::{ClusterMetrics, EntityMetrics, PipelineMetrics};
 use gesta::projection::Progress;
+use gesta::timers::{Phase, Status};
 use gesta::{DatabaseStore, Node};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
@@ -49,12 +50,14 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Makes metrics of the requests to come, and of what the store, its node, the shows and the read model do.
+    /// Makes metrics of the requests to come, and of what the store, its node, the shows, the read model and, if there
+    /// are any, the timers of unpaid reservations do.
     pub(crate) fn new(
         store: &Arc<DatabaseStore>,
         node: Option<&Arc<Node>>,
         shows: &Shows,
         seats: watch::Receiver<Progress>,
+        timers: Option<watch::Receiver<Status>>,
     ) -> Arc<Self> {
         let (requests, in_flight) = (Family::default(), Gauge::default());
         let durations: Family<RouteLabel, Histogram> =
@@ -78,6 +81,10 @@ impl Metrics {
 
         let of_seats = registry.sub_registry_with_prefix("cinema_available_seats");
         of_seats.register_collector(Box::new(SeatsMetrics(seats)));
+        if let Some(timers) = timers {
+            let of_timers = registry.sub_registry_with_prefix("cinema_unpaid_reservations");
+            of_timers.register_collector(Box::new(TimersMetrics(timers)));
+        }
         Arc::new(Self {
             registry,
             requests,
@@ -114,6 +121,29 @@ impl Collector for SeatsMetrics {
             ConstCounter::new(value).encode(counter)?;
         }
         Ok(())
+    }
+}
+
+/// The metrics of the timers of unpaid reservations.
+#[derive(Debug)]
+struct TimersMetrics(watch::Receiver<Status>);
+
+impl Collector for TimersMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let status = self.0.borrow().clone();
+        let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+        let fires = u64::from(status.phase == Phase::Firing);
+        for (name, help, value) in [
+            ("owned", "1 in the process that gives back", fires),
+            ("pending", "Timers pending there", count(status.pending)),
+            ("failing", "Tried again there", count(status.failing)),
+        ] {
+            let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(value).encode(gauge)?;
+        }
+        let help = "Timers that have fired in this process";
+        let fired = encoder.encode_descriptor("fired", help, None, MetricType::Counter)?;
+        ConstCounter::new(status.fired).encode(fired)
     }
 }
 

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use gesta::entity::Error as CommandError;
 use gesta::projection::{ApplyError, BeginAt, Effect, Effects, RunningEffects};
-use gesta::timers::{FireError, NewTimer, RunningTimers, Timer, Timers};
+use gesta::timers::{FireError, NewTimer, RunningTimers, Status, Timer, Timers};
 use gesta::{Clock, EventStore, EventType, Filter, Query, RecordedEvent, Timestamp};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::domain::{Command, Rejection};
@@ -144,6 +145,12 @@ impl Payments {
         let shows = shows.clone();
         let timers = timers.run(move |timer| give_back(shows.clone(), timer))?;
         Ok(Self { effects, timers })
+    }
+
+    /// Returns what its timers do in this process.
+    #[must_use]
+    pub fn timers(&self) -> watch::Receiver<Status> {
+        self.timers.status()
     }
 
     /// Ends it in good order.

@@ -112,6 +112,47 @@ async fn any_node_serves_any_show() {
     }
 }
 
+/// Goal: of two nodes one says that it gives back what is not paid, and how many reservations it watches; when it is
+/// stopped, the other one says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_node_that_gives_back_says_so() {
+    let Some((nodes, _folder)) = two_nodes(&["--pay-within=30m"]).await else {
+        return;
+    };
+    let mut clients = Vec::new();
+    for node in &nodes {
+        clients.push(Client::connect(node.server().local_addr()).await);
+    }
+    let created = clients[0].create(SHOW, 20).await;
+    assert!(created.status < 300, "{created:?}");
+    for seat in 0..2 {
+        let reserved = clients[1].reserve(SHOW, seat).await;
+        assert!(reserved.status < 300, "{reserved:?}");
+    }
+    let owns = "cinema_unpaid_reservations_owned 1\n";
+    let pending = "cinema_unpaid_reservations_pending 2\n";
+    let owner = tokio::time::timeout(support::DEADLINE, async {
+        for at in (0..clients.len()).cycle() {
+            let told = clients[at].get("/metrics").await.body;
+            if told.contains(owns) && told.contains(pending) {
+                return at;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        unreachable!("the circle has no end")
+    });
+    let owner = owner.await.expect("one says so");
+    let other = clients[1 - owner].get("/metrics").await.body;
+    assert!(
+        other.contains("cinema_unpaid_reservations_owned 0\n"),
+        "{other}"
+    );
+    nodes[owner].shutdown().await.expect("stopped");
+    let told = clients[1 - owner].get_until_it_has("/metrics", owns).await;
+    assert!(told.body.contains(pending), "{told:?}");
+    nodes[1 - owner].shutdown().await.expect("stopped");
+}
+
 /// What happened: an application that was stopped ended its shows while its node still owned logs; what the other one
 /// forwarded until these had moved was answered 503. Now nobody notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
