@@ -1,5 +1,8 @@
 //! The system clocks that nodes see, which can be set while they run: by libfaketime, a library that is loaded before
 //! the program and reads a file. The clocks that measure time since the start of the machine stay as they are.
+//!
+//! The library adds the part by which a clock is too quick from the start of the process on, and keeps the last speed
+//! that it has read: so each setting has one.
 
 use std::path::{Path, PathBuf};
 
@@ -24,6 +27,29 @@ fn library() -> Option<PathBuf> {
     libraries.find(|path| path.exists())
 }
 
+/// How a clock is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// So many seconds fast; slow, if below 0.
+    pub(crate) seconds: i64,
+    /// Its speed in hundredths.
+    pub(crate) speed: i64,
+}
+
+impl Setting {
+    /// The right time.
+    pub(crate) const RIGHT: Self = Self {
+        seconds: 0,
+        speed: 100,
+    };
+
+    /// As the library reads it.
+    fn text(self) -> String {
+        let (whole, hundredths) = (self.speed / 100, self.speed % 100);
+        format!("{:+} x{whole}.{hundredths:02}", self.seconds)
+    }
+}
+
 /// The clock of a node.
 #[derive(Debug)]
 pub(crate) struct Clock {
@@ -42,7 +68,7 @@ impl Clock {
         let clock = Self {
             file: folder.join(format!("{name}.clock")),
         };
-        clock.set("+0")?;
+        clock.set(Setting::RIGHT)?;
         let variables = [
             format!("LD_PRELOAD={}", library.display()),
             format!("FAKETIME_TIMESTAMP_FILE={}", clock.file.display()),
@@ -55,10 +81,24 @@ impl Clock {
         Ok(clock)
     }
 
-    /// Sets it: `+3600` is an hour fast, `-60 x1.1` a minute slow and a tenth too quick. It is seen within a second.
-    pub(crate) fn set(&self, time: &str) -> Result<()> {
+    /// Sets it. It is seen within a second.
+    pub(crate) fn set(&self, setting: Setting) -> Result<()> {
         let fresh = self.file.with_extension("new");
-        std::fs::write(&fresh, time)?;
+        std::fs::write(&fresh, setting.text())?;
         Ok(std::fs::rename(fresh, &self.file)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happened: a clock that was set right after it had been quick stayed quick, since the library keeps a speed
+    /// until it reads another one.
+    #[test]
+    fn each_setting_has_a_speed() {
+        let texts = [(0, 100), (-60, 110), (3_600, 90)];
+        let texts = texts.map(|(seconds, speed)| Setting { seconds, speed }.text());
+        assert_eq!(texts, ["+0 x1.00", "-60 x1.10", "+3600 x0.90"]);
     }
 }

@@ -7,6 +7,7 @@ use gesta_pgtest::FaultProxy;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
+use super::clocks::Setting;
 use super::load::Prober;
 use super::nodes::{Conditions, Nodes};
 use super::owners::Owners;
@@ -66,7 +67,7 @@ pub(crate) enum NodeFault {
     NodeWithoutPeers,
     /// A node does not reach its databases; all nodes reach each other.
     NodeWithoutDatabase,
-    /// The clocks of some nodes are set by up to an hour, and may run a tenth fast or slow.
+    /// The clocks of some nodes are set by seconds, minutes or up to an hour, and may run a tenth fast or slow.
     ClockStep,
     /// An orderly restart of a database.
     DatabaseRestart,
@@ -371,18 +372,23 @@ impl Field<'_> {
 
     /// Sets the clocks of nodes some times, and in the end all of them right.
     async fn set_clocks(&self, random: &mut Random) -> Result<()> {
-        let set = |node: usize, time: &str| match &self.nodes.all[node].clock {
-            Some(clock) => clock.set(time),
+        let set = |node: usize, setting: Setting| match &self.nodes.all[node].clock {
+            Some(clock) => clock.set(setting),
             None => fail("clocks of nodes cannot be set here"),
         };
         for _ in 0..6 {
             let node = random.below(self.nodes.all.len());
-            let seconds = random.below(7_201).cast_signed() - 3_600;
-            let speed = ["", " x1.1", " x0.9"][random.below(3)];
-            set(node, &format!("{seconds:+}{speed}"))?;
+            // What is far ahead of the database is refused; what is a little ahead is not.
+            let most = [10, 240, 3_600][random.below(3)];
+            let seconds = random.below(2 * most + 1).cast_signed() - most.cast_signed();
+            let setting = Setting {
+                seconds: i64::try_from(seconds).unwrap_or_default(),
+                speed: [100, 110, 90][random.below(3)],
+            };
+            set(node, setting)?;
             tokio::time::sleep(time(random, 3)).await;
         }
-        (0..self.nodes.all.len()).try_for_each(|node| set(node, "+0"))?;
+        (0..self.nodes.all.len()).try_for_each(|node| set(node, Setting::RIGHT))?;
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(())
     }
