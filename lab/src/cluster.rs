@@ -10,6 +10,7 @@ pub(crate) mod load;
 pub(crate) mod nodes;
 mod owners;
 mod paths;
+mod payments;
 mod rates;
 mod roll;
 mod seats;

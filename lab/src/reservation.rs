@@ -49,7 +49,7 @@ pub(crate) use generator::{Drive, Generator, Phase, windows};
 pub(crate) use ledger::Ledger;
 pub(crate) use model::Shows;
 pub(crate) use script::{Scenario, Script};
-pub(crate) use verdict::{Verdict, Wrong};
+pub(crate) use verdict::{Verdict, Wrong, Wrongs};
 
 use step::Step;
 pub(crate) use step::{HEAD_START, LATENCY, latency_cells};

@@ -93,6 +93,31 @@ fn cinemas_in_chaos_answer_nothing_stale() {
     keeps_every_promise(chaos);
 }
 
+/// Goal: what is not paid in time is given back once, not too early, and nothing else, whichever cinema is killed or
+/// suspended past its lease while it gives back; the deep form has all faults, with clocks that are set.
+#[test]
+fn cinemas_in_chaos_give_back_what_is_not_paid() {
+    let cinema = beside_the_lab("cinema");
+    beside_the_lab("gesta");
+    if !has_postgres() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mut chaos = Command::new(LAB);
+    chaos
+        .args(["cluster", "chaos", "--logs=8", "--writers=12"])
+        .args(["--pay-within=3s", "--cinema"])
+        .arg(cinema)
+        .args(depth::count(
+            ["--rounds=1", "--faults=timers-kill"].as_slice(),
+            ["--rounds=42"].as_slice(),
+        ))
+        .args(any_time())
+        .arg("--results")
+        .arg(directory.path().join("results.jsonl"));
+    keeps_every_promise(chaos);
+}
+
 /// In the quick form no time is too long: other things may keep the machine busy.
 fn any_time() -> &'static [&'static str] {
     depth::count(&["--any-time"], &[])

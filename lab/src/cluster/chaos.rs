@@ -3,7 +3,8 @@
 //! Each round has a load of its own, so that its check reads only what the round has stored. A round is over when all
 //! logs have owners that live and every writer has had an append acknowledged that it began after the fault had healed.
 //! Then the writers end, the tails reach the end of the log, and everything is compared. With cinemas instead of event
-//! stores the load is reservations, and every answer, reads included, must fit one order of them for each seat. In the
+//! stores the load is reservations, and every answer, reads included, must fit one order of them for each seat. With
+//! `--pay-within` some seats are paid and the rest is given back, which the events alone must show (`payments`). In the
 //! end, left alone, the nodes must come to equal shares of the logs, and the store must pass `gesta verify`.
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use super::fault::{Field, LoadKind, NodeFault};
 use super::load::{Load, Prober, client};
 use super::nodes::{Conditions, Nodes};
 use super::owners::{Moves, Owners};
+use super::payments::{Counts, Payments, Users};
 use super::seats::Seats;
 use crate::failure::{Result, fail};
 use crate::faults::per_fault::{PerFault, lost_and_doubled};
@@ -28,7 +30,8 @@ use crate::faults::promises;
 use crate::machine::child::{self, Program, ProgramArgs};
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs, Table, Unit, causes};
-use crate::reservation::Wrong;
+use crate::reservation::{Wrong, Wrongs};
+use crate::units;
 
 /// Pause of a writer between two appends.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -65,6 +68,11 @@ pub(crate) struct ChaosArgs {
     #[arg(long, value_name = "PROGRAM")]
     #[serde(skip)]
     cinema: Option<PathBuf>,
+    /// The cinemas give back what is not paid for so long; users pay some of their seats, and a judge reads every
+    /// event.
+    #[arg(long, value_name = "TIME", requires = "cinema", value_parser = units::duration)]
+    #[serde(skip)]
+    pay_within: Option<Duration>,
     /// No time counts as too long, as long as everything ends within minutes: for a machine that does other things,
     /// too. All times are told.
     #[arg(long)]
@@ -88,6 +96,8 @@ struct Outcome {
     events: u64,
     attempts: usize,
     balanced_after: Option<Duration>,
+    /// With payments.
+    paid: Option<Counts>,
 }
 
 /// What a round has shown; each fault has its sums.
@@ -104,12 +114,26 @@ struct Shown {
 }
 
 const COUNTS: [&str; 5] = ["acknowledged", "lost", "doubled", "stale", "unknown"];
+/// What counts as doubled.
+const DOUBLED: [Wrong; 6] = [
+    Wrong::HeldTwice,
+    Wrong::CancelledTwice,
+    Wrong::StoredTwice,
+    Wrong::Uninvited,
+    Wrong::GivenBackTwice,
+    Wrong::GivenBackWrongly,
+];
 const TIMES: [&str; 4] = [
     "longest append elsewhere",
     "longest through any node",
     "a log without owner",
     "all go on after",
 ];
+
+/// How often these were found.
+fn count(wrongs: &Wrongs, kinds: &[Wrong]) -> u64 {
+    kinds.iter().map(|kind| wrongs.count(*kind)).sum()
+}
 
 /// What a fault has done, before its round is over.
 struct Inflicted {
@@ -147,6 +171,7 @@ struct Chaos {
     random: Random,
     /// What was stored before the present round ends here.
     at: Option<Checkpoint>,
+    payments: Option<Payments>,
     outcome: Outcome,
 }
 
@@ -154,17 +179,22 @@ impl Chaos {
     async fn start(args: &ChaosArgs, wanted: &[NodeFault], program: &Path) -> Result<Self> {
         let conditions = NodeFault::conditions(wanted);
         let program = match &args.cinema {
-            Some(cinema) => Program::cinema(cinema),
+            Some(cinema) => args.cinema_program(cinema),
             None => Program::gesta(program),
         };
         let nodes = Nodes::start(&program, &args.size, conditions).await?;
         let owners = Owners::watch(&nodes);
+        let payments = match args.pay_within {
+            Some(within) => Some(Payments::start(&nodes.url(), within, args.any_time).await?),
+            None => None,
+        };
         Ok(Self {
             nodes,
             conditions,
             owners,
             random: Random::fork(args.seed, 2),
             at: None,
+            payments,
             outcome: Outcome::default(),
         })
     }
@@ -192,6 +222,7 @@ impl Chaos {
     async fn round(&mut self, args: &ChaosArgs, fault: NodeFault) -> Result<()> {
         let (inflicted, shown) = match &args.cinema {
             None => self.appends(args, fault).await?,
+            Some(_) if self.payments.is_some() => self.pay(args, fault).await?,
             Some(_) => self.seats(args, fault).await?,
         };
         let name = &inflicted.name;
@@ -256,22 +287,12 @@ impl Chaos {
         let back_after = seats.goes_on().await?;
         self.quiet(args).await?;
         let verdict = seats.judge().await?;
-        let count = |kinds: &[Wrong]| -> u64 {
-            let counts = kinds.iter().map(|kind| verdict.wrongs.count(*kind));
-            counts.sum()
-        };
-        let doubled = [
-            Wrong::HeldTwice,
-            Wrong::CancelledTwice,
-            Wrong::StoredTwice,
-            Wrong::Uninvited,
-        ];
         let shown = Shown {
             counts: [
                 verdict.acknowledged,
-                count(&[Wrong::Lost, Wrong::NotStored]),
-                count(&doubled),
-                count(&[Wrong::Stale]),
+                count(&verdict.wrongs, &[Wrong::Lost, Wrong::NotStored]),
+                count(&verdict.wrongs, &DOUBLED),
+                count(&verdict.wrongs, &[Wrong::Stale]),
                 verdict.unknown,
             ],
             longest: [None; 2],
@@ -279,6 +300,44 @@ impl Chaos {
             events: verdict.events.unwrap_or_default(),
             problems: verdict.wrongs.told(),
             told: verdict.sentence(),
+        };
+        Ok((inflicted, shown))
+    }
+
+    /// A round with reservations of which some are paid.
+    async fn pay(&mut self, args: &ChaosArgs, fault: NodeFault) -> Result<(Inflicted, Shown)> {
+        let targets = self.nodes.all.iter().map(|node| node.server.address());
+        let (seed, within) = (self.seed(args), args.pay_within.unwrap_or_default());
+        let users = Users::start(targets.collect(), args.writers, seed, within).await?;
+        self.owners.complete(BALANCED_WITHIN).await?;
+        users.goes_on().await?;
+        let inflicted = self.inflict(args, fault, None).await?;
+        let back_after = users.goes_on().await?;
+        self.quiet(args).await?;
+        let Some(payments) = &self.payments else {
+            return fail("nobody reads the payments");
+        };
+        let paid = payments.judge(users, self.nodes.shown()).await?;
+        let counts = paid.counts;
+        self.outcome.paid = Some(counts);
+        let told = format!(
+            "{} commands were acknowledged, {} outcomes stayed unknown; {counts}, all done {:.1?} after the last was \
+             due",
+            paid.acknowledged, paid.unknown, paid.done_after
+        );
+        let shown = Shown {
+            counts: [
+                paid.acknowledged,
+                count(&paid.wrongs, &[Wrong::NotStored]),
+                count(&paid.wrongs, &DOUBLED),
+                count(&paid.wrongs, &[Wrong::Stale]),
+                paid.unknown,
+            ],
+            longest: [None; 2],
+            back_after,
+            events: paid.events - self.outcome.events,
+            problems: paid.wrongs.told(),
+            told,
         };
         Ok((inflicted, shown))
     }
@@ -375,6 +434,15 @@ impl Chaos {
             Ok(after) => self.outcome.balanced_after = Some(after),
             Err(failure) => self.outcome.problems.push(failure.to_string()),
         }
+        if let Some(payments) = &self.payments {
+            match payments.end(self.nodes.shown()).await {
+                Ok((wrongs, counts)) => {
+                    self.outcome.problems.extend(wrongs.told());
+                    self.outcome.paid = Some(counts);
+                }
+                Err(failure) => self.outcome.problems.push(failure.to_string()),
+            }
+        }
         self.nodes.stop().await;
         if let Err(complaint) = child::verify(program, self.nodes.urls()) {
             self.outcome.problems.push(complaint.to_string());
@@ -383,6 +451,16 @@ impl Chaos {
 }
 
 impl ChaosArgs {
+    /// The program of a cinema, with its arguments.
+    fn cinema_program(&self, path: &Path) -> Program {
+        let mut program = Program::cinema(path);
+        if let Some(within) = self.pay_within {
+            let within = format!("{}ms", within.as_millis());
+            program.arguments.extend(["--pay-within".into(), within]);
+        }
+        program
+    }
+
     /// How soon all logs must have owners that live.
     fn owned_within(&self) -> Duration {
         match self.any_time {
@@ -404,9 +482,10 @@ impl ChaosArgs {
     /// # Errors
     /// One that was asked for cannot be had.
     fn wanted(&self) -> Result<Vec<NodeFault>> {
-        let load = match self.cinema {
-            None => LoadKind::Appends,
-            Some(_) => LoadKind::Seats,
+        let load = match (&self.cinema, self.pay_within) {
+            (None, _) => LoadKind::Appends,
+            (Some(_), None) => LoadKind::Seats,
+            (Some(_), Some(_)) => LoadKind::Payments,
         };
         let fits = |fault: NodeFault| fault.fits(&self.size, load);
         if self.faults.is_empty() {
@@ -416,6 +495,10 @@ impl ChaosArgs {
         let one_away = NodeFault::OneDatabaseAway;
         if self.faults.contains(&one_away) && !fits(one_away) {
             return fail("--faults one-database-away needs --databases 2 or more, and no --cinema");
+        }
+        let of_timers = [NodeFault::TimersKill, NodeFault::TimersHang];
+        if load != LoadKind::Payments && of_timers.iter().any(|of| self.faults.contains(of)) {
+            return fail("--faults timers-kill and timers-hang need --pay-within");
         }
         Ok(self.faults.clone())
     }
@@ -431,6 +514,7 @@ impl Default for Outcome {
             events: 0,
             attempts: 0,
             balanced_after: None,
+            paid: None,
         }
     }
 }
@@ -451,6 +535,9 @@ impl Outcome {
         report.fact("attempts", Unit::Count, self.attempts, "of all appends");
         let balanced = self.balanced_after.map(|after| after.as_secs_f64());
         report.fact("equal shares after", Unit::Seconds, balanced, "of quiet");
+        if let Some(paid) = self.paid {
+            report.text(format!("{paid}."));
+        }
         report.problems.clone_from(&self.problems);
         let (rounds, events) = (self.rounds, self.events);
         let acknowledged = self.per_fault.sum("acknowledged");

@@ -1,16 +1,23 @@
 //! The system clocks that nodes see, which can be set while they run: by libfaketime, a library that is loaded before
 //! the program and reads a file. The clocks that measure time since the start of the machine stay as they are.
 //!
+//! It is written down how each clock was set and when, so that a judge knows what a clock may have shown at any time.
 //! The library adds the part by which a clock is too quick from the start of the process on, and keeps the last speed
 //! that it has read: so each setting has one.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use gesta_core::{Clock as _, SystemClock, Timestamp};
 
 use crate::failure::{Result, fail};
 use crate::machine::child::Program;
 
 /// Where Debian puts the library, below the folder of the architecture.
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
+/// A setting is seen within this time: the library reads the file once a second.
+const SEEN_WITHIN: Duration = Duration::from_secs(2);
 
 /// True if the library is installed.
 pub(crate) fn can_be_set() -> bool {
@@ -50,10 +57,22 @@ impl Setting {
     }
 }
 
+/// A time in which a clock was set in one way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    /// When it was set.
+    pub(crate) from: Timestamp,
+    /// When the process was started that reads the clock.
+    pub(crate) started: Timestamp,
+    /// How it was set.
+    pub(crate) setting: Setting,
+}
+
 /// The clock of a node.
 #[derive(Debug)]
 pub(crate) struct Clock {
     file: PathBuf,
+    spans: Mutex<Vec<Span>>,
 }
 
 impl Clock {
@@ -67,8 +86,9 @@ impl Clock {
         };
         let clock = Self {
             file: folder.join(format!("{name}.clock")),
+            spans: Mutex::default(),
         };
-        clock.set(Setting::RIGHT)?;
+        clock.write(Setting::RIGHT)?;
         let variables = [
             format!("LD_PRELOAD={}", library.display()),
             format!("FAKETIME_TIMESTAMP_FILE={}", clock.file.display()),
@@ -81,17 +101,111 @@ impl Clock {
         Ok(clock)
     }
 
-    /// Sets it. It is seen within a second.
-    pub(crate) fn set(&self, setting: Setting) -> Result<()> {
+    /// Sets it, for a process that was started then. It is seen within a second.
+    pub(crate) fn set(&self, setting: Setting, started: Timestamp) -> Result<()> {
+        let from = SystemClock.now();
+        self.spans.lock().unwrap().push(Span {
+            from,
+            started,
+            setting,
+        });
+        self.write(setting)
+    }
+
+    fn write(&self, setting: Setting) -> Result<()> {
         let fresh = self.file.with_extension("new");
         std::fs::write(&fresh, setting.text())?;
         Ok(std::fs::rename(fresh, &self.file)?)
+    }
+
+    /// How it was set so far, in order.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        self.spans.lock().unwrap().clone()
+    }
+}
+
+/// What the clocks of all nodes may have shown.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Shown(pub(crate) Vec<Vec<Span>>);
+
+impl Shown {
+    /// The spans that may have been seen between two times, with the later of their ends and the second time.
+    fn between(&self, from: i64, to: i64) -> impl Iterator<Item = (&Span, i64)> {
+        let within = i64::try_from(SEEN_WITHIN.as_micros()).unwrap_or(i64::MAX);
+        self.0.iter().flat_map(move |spans| {
+            let nexts = spans.iter().skip(1);
+            let ends = nexts.map(move |next| next.from.0.saturating_add(within));
+            let ends = ends.chain([i64::MAX]);
+            let seen = move |(span, end): &(&Span, i64)| span.from.0 <= to && from <= *end;
+            let until = move |(span, end): (_, i64)| (span, end.min(to));
+            spans.iter().zip(ends).filter(seen).map(until)
+        })
+    }
+
+    /// The latest time that the clock of any node may have shown between two times, in microseconds.
+    pub(crate) fn latest(&self, from: i64, to: i64) -> i64 {
+        let shown = self.between(from, to).map(|(span, end)| {
+            let run = end.saturating_sub(span.started.0);
+            end + span.setting.seconds * 1_000_000 + run * (span.setting.speed - 100) / 100
+        });
+        // A clock that was not set is right.
+        shown.fold(to, i64::max)
+    }
+
+    /// True if all clocks were right between two times.
+    pub(crate) fn were_right(&self, from: i64, to: i64) -> bool {
+        let mut shown = self.between(from, to);
+        shown.all(|(span, _)| span.setting == Setting::RIGHT)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SECOND: i64 = 1_000_000;
+
+    fn span(from: i64, seconds: i64, speed: i64) -> Span {
+        Span {
+            from: Timestamp(from * SECOND),
+            started: Timestamp(0),
+            setting: Setting { seconds, speed },
+        }
+    }
+
+    /// Goal: what is excused is what a clock may have shown, and no more: its setting, its speed since the start of the
+    /// process, and both settings only while the file may not have been read.
+    #[test]
+    fn the_latest_time_is_that_of_the_fastest_clock() {
+        let fast = vec![span(100, 30, 100), span(200, 0, 100)];
+        let quick = vec![span(300, 0, 110), span(400, 0, 100)];
+        let shown = Shown(vec![fast, quick]);
+        for (from, to, latest) in [
+            (0, 99, 99),
+            (0, 100, 130),
+            (150, 160, 190),
+            (150, 250, 250),
+            (190, 205, 232),
+            (203, 210, 210),
+            (340, 350, 385),
+            (350, 500, 500),
+            (403, 500, 500),
+        ] {
+            let found = shown.latest(from * SECOND, to * SECOND);
+            assert_eq!(found, latest * SECOND, "{from} to {to}");
+        }
+        for (from, to, are_right) in [
+            (0, 99, true),
+            (0, 100, false),
+            (201, 210, false),
+            (203, 210, true),
+            (250, 299, true),
+            (403, 999, true),
+        ] {
+            let found = shown.were_right(from * SECOND, to * SECOND);
+            assert_eq!(found, are_right, "{from} to {to}");
+        }
+    }
 
     /// What happened: a clock that was set right after it had been quick stayed quick, since the library keeps a speed
     /// until it reads another one.

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use gesta_core::LogId;
 use gesta_pgtest::FaultProxy;
+use hyper::Method;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
@@ -11,9 +13,10 @@ use super::clocks::Setting;
 use super::load::Prober;
 use super::nodes::{Conditions, Nodes};
 use super::owners::Owners;
-use super::{SizeArgs, clocks};
+use super::{SizeArgs, clocks, payments};
 use crate::failure::{Result, blocking, fail};
 use crate::faults::name_of;
+use crate::machine::http::Connection;
 use crate::random::Random;
 
 /// How long a link that flaps is there, and how long it is not.
@@ -25,6 +28,13 @@ const OUTAGE: Duration = Duration::from_secs(60);
 /// How long one of several databases is away: longer than it takes to declare a silent node dead.
 const ONE_AWAY: Duration = Duration::from_secs(10);
 
+/// What a cinema that owns the timers says of itself.
+const OWNS_TIMERS: &str = "cinema_unpaid_reservations_owned 1";
+/// How long it may take until one says so.
+const OWNER_WITHIN: Duration = Duration::from_secs(60);
+/// How often it is asked for.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// What is asked of nodes while they are hurt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LoadKind {
@@ -32,6 +42,8 @@ pub(crate) enum LoadKind {
     Appends,
     /// Reservations at cinemas.
     Seats,
+    /// Reservations at cinemas that give back what is not paid.
+    Payments,
 }
 
 /// One kind of fault.
@@ -79,6 +91,10 @@ pub(crate) enum NodeFault {
     DatabaseAwayNodeKill,
     /// One of several databases is killed and away for 10 seconds; the logs of the others go on.
     OneDatabaseAway,
+    /// `kill -9` of the cinema that gives back what is not paid; it is started again when others have its logs.
+    TimersKill,
+    /// The cinema that gives back what is not paid is suspended for longer than its lease.
+    TimersHang,
 }
 
 impl NodeFault {
@@ -101,6 +117,7 @@ impl NodeFault {
             // Whether the other logs go on is asked of each log by itself, and of shows nobody knows where they lie.
             Self::OneDatabaseAway => size.databases > 1 && load == LoadKind::Appends,
             Self::ClockStep => clocks::can_be_set(),
+            Self::TimersKill | Self::TimersHang => load == LoadKind::Payments,
             _ => true,
         }
     }
@@ -134,7 +151,10 @@ impl NodeFault {
 
     /// True if nodes die, so that their logs must be back within ten seconds.
     pub(crate) fn kills(self) -> bool {
-        matches!(self, Self::NodeKill | Self::NodeKillQuick | Self::NodesKill)
+        matches!(
+            self,
+            Self::NodeKill | Self::NodeKillQuick | Self::NodesKill | Self::TimersKill
+        )
     }
 
     /// How many logs may move at most, for another reason than balance, if the nodes that were hurt had so many.
@@ -197,6 +217,15 @@ impl Field<'_> {
             NodeFault::NodesRestart => {
                 hurt = (0..count).collect();
                 self.restart(&hurt).await?;
+            }
+            NodeFault::TimersKill => {
+                hurt = vec![self.owner_of_timers().await?];
+                self.kill_until_owned(&hurt, self.owned_within).await?;
+            }
+            NodeFault::TimersHang => {
+                hurt = vec![self.owner_of_timers().await?];
+                let time = payments::LEASE + time(random, 8);
+                self.hang(&hurt, time, random).await?;
             }
             _ if fault.is_of_links() || fault == NodeFault::NodeWithoutPeers => {
                 self.hurt_links_of(chosen, &others, fault, random).await?;
@@ -317,6 +346,27 @@ impl Field<'_> {
         Ok(all.position(|node| node.address == busiest).unwrap_or(any))
     }
 
+    /// The cinema that owns the timers.
+    async fn owner_of_timers(&self) -> Result<usize> {
+        let begun = Instant::now();
+        while begun.elapsed() < OWNER_WITHIN {
+            for (number, node) in self.nodes.all.iter().enumerate() {
+                let asked = async {
+                    let mut connection = Connection::open(node.server.address()).await?;
+                    connection.ask(Method::GET, "/metrics", Bytes::new()).await
+                };
+                let answer = tokio::time::timeout(Duration::from_secs(5), asked).await;
+                if let Ok(Ok((200, body))) = answer
+                    && String::from_utf8_lossy(&body).contains(OWNS_TIMERS)
+                {
+                    return Ok(number);
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        fail("no cinema owns the timers")
+    }
+
     async fn kill(&mut self, which: &[usize]) -> Result<()> {
         for node in which {
             let node = &mut self.nodes.all[*node];
@@ -372,9 +422,12 @@ impl Field<'_> {
 
     /// Sets the clocks of nodes some times, and in the end all of them right.
     async fn set_clocks(&self, random: &mut Random) -> Result<()> {
-        let set = |node: usize, setting: Setting| match &self.nodes.all[node].clock {
-            Some(clock) => clock.set(setting),
-            None => fail("clocks of nodes cannot be set here"),
+        let set = |node: usize, setting: Setting| {
+            let node = &self.nodes.all[node];
+            match &node.clock {
+                Some(clock) => clock.set(setting, node.server.started()),
+                None => fail("clocks of nodes cannot be set here"),
+            }
         };
         for _ in 0..6 {
             let node = random.below(self.nodes.all.len());

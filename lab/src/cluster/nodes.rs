@@ -10,7 +10,7 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use super::SizeArgs;
-use super::clocks::Clock;
+use super::clocks::{Clock, Shown};
 use super::load::Way;
 use super::paths::Paths;
 use crate::failure::Result;
@@ -138,6 +138,12 @@ impl Nodes {
             clock,
             distance,
         })
+    }
+
+    /// What the clocks of the nodes have shown.
+    pub(crate) fn shown(&self) -> Shown {
+        let clocks = self.all.iter().filter_map(|node| node.clock.as_ref());
+        Shown(clocks.map(Clock::spans).collect())
     }
 
     /// How clients reach the nodes.

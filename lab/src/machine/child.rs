@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use gesta_core::{Clock as _, SystemClock, Timestamp};
 use gesta_pgtest::{Child, Output, free_address};
 use hyper::Method;
 use nix::sys::signal::Signal;
@@ -113,6 +114,8 @@ pub(crate) struct Server {
     address: SocketAddr,
     log: PathBuf,
     running: Option<Child>,
+    /// When it was started last.
+    started: Timestamp,
 }
 
 impl Server {
@@ -129,6 +132,7 @@ impl Server {
             address: free_address()?,
             log: log.to_owned(),
             running: None,
+            started: Timestamp::default(),
         };
         server.launch().await?;
         Ok(server)
@@ -140,6 +144,7 @@ impl Server {
         let address = self.address.to_string();
         let more = ["--store", &self.store, "--listen", &address].map(str::to_owned);
         let arguments = self.program.arguments.iter().chain(&more);
+        self.started = SystemClock.now();
         let started = Child::start(&self.program.path, arguments, None, Output::Log, &self.log);
         self.running = Some(started.context("starting the server")?);
         let deadline = Instant::now() + READY_WITHIN;
@@ -171,6 +176,11 @@ impl Server {
     /// Its address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// When the process was started last.
+    pub(crate) fn started(&self) -> Timestamp {
+        self.started
     }
 
     /// The number of the process, if it was started.

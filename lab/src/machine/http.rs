@@ -87,7 +87,31 @@ impl Connection {
         path: &str,
         body: Bytes,
     ) -> Result<(u16, Bytes)> {
+        self.ask_by(None, method, path, body).await
+    }
+
+    /// The same, of a request with an idempotency key.
+    pub(crate) async fn ask_once(
+        &mut self,
+        key: &str,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(u16, Bytes)> {
+        self.ask_by(Some(key), method, path, body).await
+    }
+
+    async fn ask_by(
+        &mut self,
+        key: Option<&str>,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<(u16, Bytes)> {
         let mut request = self.request(method, path);
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
         if !body.is_empty() {
             request = request.header("content-type", "application/json");
         }

@@ -42,6 +42,22 @@ pub(crate) enum Wrong {
     Uninvited,
     /// Events that cannot be understood.
     Unreadable,
+    /// Seats that a timer has given back twice, or that were free.
+    GivenBackTwice,
+    /// Seats that were given back before their time.
+    GivenBackEarly,
+    /// Seats that were given back by no timer, or by that of another reservation.
+    GivenBackWrongly,
+    /// Seats that were given back although they were paid.
+    PaidGivenBack,
+    /// Seats whose time to pay is over, and that are held all the same.
+    NotGivenBack,
+    /// Reservations for which no timer was set.
+    NotWatched,
+    /// Timers whose time is over, and that have neither fired nor were cancelled.
+    TimerPending,
+    /// Timers that are not those of a reservation.
+    FalseTimer,
 }
 
 impl Wrong {
@@ -58,6 +74,14 @@ impl Wrong {
             Wrong::NotStored => "acknowledged events are not stored",
             Wrong::Uninvited => "events are stored that nobody asked for",
             Wrong::Unreadable => "events cannot be understood",
+            Wrong::GivenBackTwice => "seats were given back twice",
+            Wrong::GivenBackEarly => "seats were given back too early",
+            Wrong::GivenBackWrongly => "seats were given back that were not to be",
+            Wrong::PaidGivenBack => "paid seats were given back",
+            Wrong::NotGivenBack => "seats were never given back",
+            Wrong::NotWatched => "reservations are not watched",
+            Wrong::TimerPending => "timers are pending past their time",
+            Wrong::FalseTimer => "timers are not those of a reservation",
         }
     }
 }

@@ -1,0 +1,301 @@
+//! Chaos with `--pay-within`: cinemas that give back what is not paid in time, users who pay some of their seats, and a
+//! judge who reads every event of the store as it is stored.
+//!
+//! In the end of each round, with everything healed, each reservation whose time is over must be paid or given back,
+//! and its timer over. Those that a fast clock has made due later are looked at in a later round, and in the end of the
+//! run, which waits for all of them.
+//! Read `log` first (what is stored), then `judge` (what is promised), then `users` (what is asked) and `replies`
+//! (whether the answers can be true).
+
+mod judge;
+mod log;
+mod replies;
+#[cfg(test)]
+mod tests;
+mod users;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gesta_core::{AllFrom, Clock as _, EventStore, ReadAll, SystemClock};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use self::judge::Terms;
+use self::log::{Book, Seen};
+use self::users::{Common, Reply, User};
+use super::clocks::Shown;
+use crate::failure::{Result, fail};
+use crate::machine::store::{self, Opened};
+use crate::reservation::{Wrong, Wrongs};
+
+pub(super) use self::judge::Counts;
+
+/// The lease of the timers of a cinema.
+pub(super) const LEASE: Duration = Duration::from_secs(10);
+/// The name of the timers of a cinema.
+const TIMERS: &str = "unpaid_reservations";
+/// What is due is done within this time, once all is healed: it may take two leases and the pauses of who waits for a
+/// database.
+const DONE_WITHIN: Duration = Duration::from_secs(60);
+/// The same with `--any-time`.
+const DONE_AT_ALL_WITHIN: Duration = Duration::from_secs(240);
+/// Commands of each user that must be answered before the load counts as going on.
+const COMMANDS_MIN: u64 = 4;
+/// The load goes on this soon after all is healed.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(120);
+/// How long the end of the log may not be reached.
+const READ_WITHIN: Duration = Duration::from_secs(60);
+/// How often the log is read, and waits look.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often it is looked whether all is done.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// What a round has shown.
+pub(super) struct Paid {
+    pub(super) acknowledged: u64,
+    pub(super) unknown: u64,
+    /// Of the whole run.
+    pub(super) events: u64,
+    pub(super) wrongs: Wrongs,
+    /// As well.
+    pub(super) counts: Counts,
+    /// How long after the last reservation of the round was due nothing was open any more.
+    pub(super) done_after: Duration,
+}
+
+/// Everything that was stored in the run.
+pub(super) struct Payments {
+    pay_within: Duration,
+    done_within: Duration,
+    opened: Opened,
+    book: Arc<Mutex<Book>>,
+    /// What was stored before this time was read.
+    read_until: Arc<AtomicI64>,
+    reading: JoinHandle<gesta_core::Error>,
+    _over: DropGuard,
+}
+
+impl Payments {
+    /// Begins to read a store without payments.
+    pub(super) async fn start(url: &str, pay_within: Duration, any_time: bool) -> Result<Self> {
+        let opened = store::open_url(url, Duration::ZERO, 1).await?;
+        let (book, read_until) = (Arc::default(), Arc::new(AtomicI64::new(now())));
+        let over = CancellationToken::new();
+        let reader = Reader {
+            store: Arc::clone(&opened.store),
+            book: Arc::clone(&book),
+            read_until: Arc::clone(&read_until),
+        };
+        let own_over = over.clone();
+        let reading = tokio::spawn(async move {
+            tokio::select! {
+                failed = reader.run() => failed,
+                () = own_over.cancelled() => gesta_core::Error::unavailable("the run is over"),
+            }
+        });
+        Ok(Self {
+            pay_within,
+            done_within: match any_time {
+                true => DONE_AT_ALL_WITHIN,
+                false => DONE_WITHIN,
+            },
+            opened,
+            book,
+            read_until,
+            reading,
+            _over: over.drop_guard(),
+        })
+    }
+
+    fn terms(&self, shown: Shown) -> Terms {
+        Terms {
+            pay_within: micros(self.pay_within),
+            shown,
+        }
+    }
+
+    /// Waits until everything was read that was stored before a time.
+    async fn read_until(&self, until: i64) -> Result<()> {
+        let begun = Instant::now();
+        while self.read_until.load(Ordering::Acquire) < until {
+            if begun.elapsed() > READ_WITHIN || self.reading.is_finished() {
+                return fail("the end of the log is not reached");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is open that is due at a time, which may be to come; gives what is open all the same, and
+    /// how long it took from then on.
+    async fn settle(&self, shown: &Shown, until: i64) -> Result<(Vec<(Wrong, String)>, Duration)> {
+        let terms = self.terms(shown.clone());
+        let wait = u64::try_from(until - now()).unwrap_or_default();
+        tokio::time::sleep(Duration::from_micros(wait)).await;
+        let begun = Instant::now();
+        loop {
+            self.read_until(now()).await?;
+            let open = judge::open(&self.book.lock().unwrap(), &terms, until);
+            if open.is_empty() || begun.elapsed() > self.done_within {
+                return Ok((open, begun.elapsed()));
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Ends the users of a round, waits until what is due is done, and judges everything.
+    pub(super) async fn judge(&self, users: Users, shown: Shown) -> Result<Paid> {
+        let told = users.end().await?;
+        let until = now() + micros(self.pay_within);
+        let (open, done_after) = self.settle(&shown, until).await?;
+        let book = self.book.lock().unwrap();
+        let mut wrongs = Wrongs::default();
+        for (kind, what) in open {
+            wrongs.add(kind, 1, || what);
+        }
+        let counts = judge::judge(&book, &self.terms(shown), &mut wrongs);
+        replies::judge(&book, &told, &mut wrongs);
+        let count = |reply: fn(&Reply) -> bool| {
+            let asked = told.asked.iter().filter(|asked| reply(&asked.reply));
+            asked.count() as u64
+        };
+        Ok(Paid {
+            acknowledged: count(|reply| *reply == Reply::Done),
+            unknown: count(|reply| *reply == Reply::Open),
+            events: book.events,
+            wrongs,
+            counts,
+            done_after,
+        })
+    }
+
+    /// Waits until every reservation of the run is due, and judges all of them; nobody asks for anything any more.
+    pub(super) async fn end(&self, shown: Shown) -> Result<(Wrongs, Counts)> {
+        let terms = self.terms(shown.clone());
+        self.read_until(now()).await?;
+        let last = judge::last_due(&self.book.lock().unwrap(), &terms);
+        let until = last.unwrap_or_default().max(now());
+        let wait = u64::try_from(until - now()).unwrap_or_default();
+        if wait > 0 {
+            eprintln!(
+                "the last reservation is due in {:.0?}",
+                Duration::from_micros(wait)
+            );
+        }
+        let (open, _) = self.settle(&shown, until).await?;
+        let mut wrongs = Wrongs::default();
+        for (kind, what) in open {
+            wrongs.add(kind, 1, || what);
+        }
+        // The product must say the same.
+        let timers = gesta::timers::Timers::on(&self.opened.store, TIMERS)?;
+        for timer in timers.pending().await? {
+            let told = || format!("timer {} of {}, due {}", timer.id, timer.key, timer.due);
+            wrongs.add(Wrong::TimerPending, 1, told);
+        }
+        let counts = judge::judge(&self.book.lock().unwrap(), &terms, &mut wrongs);
+        Ok((wrongs, counts))
+    }
+}
+
+/// The users of one round.
+pub(super) struct Users {
+    common: Arc<Common>,
+    running: JoinSet<()>,
+    count: u64,
+}
+
+impl Users {
+    /// Starts users, shared equally among the cinemas at these addresses.
+    pub(super) async fn start(
+        nodes: Vec<SocketAddr>,
+        count: u16,
+        seed: u64,
+        pay_within: Duration,
+    ) -> Result<Self> {
+        let common = Common::prepare(nodes, pay_within, seed).await?;
+        let mut running = JoinSet::new();
+        for number in 0..usize::from(count) {
+            running.spawn(User::new(&common, number, seed).run());
+        }
+        Ok(Self {
+            common,
+            running,
+            count: count.into(),
+        })
+    }
+
+    /// Waits until some more commands of every user were answered, in the mean; gives the time that it took.
+    pub(super) async fn goes_on(&self) -> Result<Duration> {
+        let begun = Instant::now();
+        let answered = || self.common.answered.load(Ordering::Acquire);
+        let wanted = answered() + COMMANDS_MIN * self.count;
+        while answered() < wanted {
+            if begun.elapsed() > PROGRESS_WITHIN {
+                return fail(format!("payments stand still after {:?}", begun.elapsed()));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(begun.elapsed())
+    }
+
+    /// Ends them, and reads every show through every node.
+    async fn end(mut self) -> Result<users::Record> {
+        self.common.over.cancel();
+        while let Some(ended) = self.running.join_next().await {
+            ended?;
+        }
+        self.common.finish().await
+    }
+}
+
+/// Reads the log as it grows.
+struct Reader {
+    store: Arc<dyn EventStore>,
+    book: Arc<Mutex<Book>>,
+    read_until: Arc<AtomicI64>,
+}
+
+impl Reader {
+    /// Reads until that is refused for good.
+    async fn run(self) -> gesta_core::Error {
+        let mut from = AllFrom::Start;
+        loop {
+            let begun = now();
+            match self
+                .store
+                .read_all(ReadAll::forwards().from(from.clone()))
+                .await
+            {
+                Ok(page) => {
+                    let seen = Seen {
+                        after: self.read_until.load(Ordering::Acquire),
+                        by: now(),
+                    };
+                    let mut book = self.book.lock().unwrap();
+                    page.events.iter().for_each(|event| book.take(event, seen));
+                    drop(book);
+                    from = AllFrom::Checkpoint(page.next);
+                    if !page.end {
+                        continue;
+                    }
+                    self.read_until.store(begun, Ordering::Release);
+                }
+                Err(error) if error.is_retryable() => {}
+                Err(error) => return error,
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+fn now() -> i64 {
+    SystemClock.now().0
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}

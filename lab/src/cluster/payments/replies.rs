@@ -1,0 +1,154 @@
+//! Can the replies be true? The log says in which order a seat changed; so each reply must fit a place in that order:
+//! not before anything that somebody knew before it was asked for, and not after what was asked for after it had come.
+//!
+//! How: the replies of a seat are taken in the order in which they were asked for, and each gets the first place that
+//! it fits. A later place would only leave less room for others, so a reply without a place is stale or wrong.
+//! Invariant: what a timer does was asked for by nobody, so it bounds no reply from above.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+use super::log::{Book, Change, Did, Seat};
+use super::users::{Command, Record, Reply, Saw};
+use crate::reservation::{Wrong, Wrongs};
+
+/// A reply about a seat.
+struct Fit {
+    begin: u64,
+    end: u64,
+    what: What,
+}
+
+/// What it says.
+#[derive(Clone, Copy)]
+enum What {
+    /// This change of the seat, by its number from 1, was done.
+    Done(usize),
+    /// The seat was so.
+    Saw(Saw),
+}
+
+/// Judges all replies of a round.
+pub(super) fn judge(book: &Book, told: &Record, wrongs: &mut Wrongs) {
+    for strange in &told.strange {
+        wrongs.add(Wrong::Answer, 1, || strange.clone());
+    }
+    let mut stored: HashMap<&str, Vec<(Seat, usize, &Change)>> = HashMap::new();
+    for (seat, changes) in &book.seats {
+        for (number, change) in (1..).zip(changes) {
+            let one = (*seat, number, change);
+            stored.entry(&change.key).or_default().push(one);
+        }
+    }
+    let mut seats: BTreeMap<Seat, Vec<Fit>> = BTreeMap::new();
+    let mut begins: HashMap<&str, u64> = HashMap::new();
+    for asked in &told.asked {
+        begins.insert(&asked.key, asked.first);
+        let of_key = stored
+            .get(asked.key.as_str())
+            .map_or(&[][..], Vec::as_slice);
+        check_key(asked, of_key, wrongs);
+        let what = match (asked.reply, of_key) {
+            (Reply::Done, [(_, number, _), ..]) => What::Done(*number),
+            (Reply::Refused(saw), _) => What::Saw(saw),
+            (Reply::Done | Reply::Open, _) => continue,
+        };
+        let begin = match what {
+            What::Done(_) => asked.first,
+            What::Saw(_) => asked.begin,
+        };
+        let end = asked.end;
+        seats
+            .entry(asked.seat)
+            .or_default()
+            .push(Fit { begin, end, what });
+    }
+    for (key, changes) in &stored {
+        if key.starts_with(&told.prefix) && !begins.contains_key(key) {
+            let told = || format!("seat {}: by {key}, which nobody asked for", changes[0].0);
+            wrongs.add(Wrong::Uninvited, 1, told);
+        }
+    }
+    for read in &told.reads {
+        for (number, saw) in (0..).zip(&read.seats) {
+            let show = read.show;
+            seats.entry(Seat { show, number }).or_default().push(Fit {
+                begin: read.begin,
+                end: read.end,
+                what: What::Saw(*saw),
+            });
+        }
+    }
+    for (seat, fits) in seats {
+        let changes = book.seats.get(&seat).map_or(&[][..], Vec::as_slice);
+        let stale = judge_seat(changes, fits, &begins);
+        for why in stale {
+            wrongs.add(Wrong::Stale, 1, || format!("seat {seat}: {why}"));
+        }
+    }
+}
+
+/// What is stored of a command is what its reply says.
+fn check_key(asked: &Command, stored: &[(Seat, usize, &Change)], wrongs: &mut Wrongs) {
+    let Command { key, seat, did, .. } = asked;
+    let told = |what: &str| format!("seat {seat}: {did:?} by {key} {what}");
+    let is_open = asked.in_doubt || asked.reply == Reply::Open;
+    match (asked.reply, stored.len()) {
+        (Reply::Done, 0) => wrongs.add(Wrong::NotStored, 1, || told("was done")),
+        (_, 2..) => wrongs.add(Wrong::StoredTwice, 1, || told("is stored twice")),
+        (Reply::Refused(_), 1) if !is_open => {
+            wrongs.add(Wrong::Uninvited, 1, || told("was refused"));
+        }
+        _ => {}
+    }
+    let is_other = |(of, _, change): &(Seat, usize, &Change)| (of, change.did) != (seat, *did);
+    if stored.iter().any(is_other) {
+        wrongs.add(Wrong::Uninvited, 1, || told("is stored as something else"));
+    }
+}
+
+/// The replies of a seat that fit nowhere.
+fn judge_seat(changes: &[Change], mut fits: Vec<Fit>, begins: &HashMap<&str, u64>) -> Vec<String> {
+    // What the seat was after so many changes, and when the last of them was asked for, at the earliest.
+    let mut states = vec![(Saw::Free, 0)];
+    for change in changes {
+        let begin = begins.get(change.key.as_str()).copied().unwrap_or_default();
+        let latest = states.last().map_or(0, |(_, begin)| *begin).max(begin);
+        let saw = match change.did {
+            Did::Reserved => Saw::Reserved,
+            Did::Paid => Saw::Paid,
+            Did::Cancelled => Saw::Free,
+        };
+        states.push((saw, latest));
+    }
+    fits.sort_by_key(|fit| fit.begin);
+    let mut ended: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+    let (mut least, mut wrong) = (0, Vec::new());
+    for fit in fits {
+        while let Some(Reverse((end, place))) = ended.peek().copied() {
+            if end >= fit.begin {
+                break;
+            }
+            ended.pop();
+            least = least.max(place);
+        }
+        let place = match fit.what {
+            What::Done(number) => (number > least).then_some(number),
+            What::Saw(saw) => (least..states.len()).find(|at| states[*at].0.fits(saw)),
+        };
+        match place.filter(|at| states[*at].1 <= fit.end) {
+            Some(place) => ended.push(Reverse((fit.end, place))),
+            None => {
+                let said = match fit.what {
+                    What::Done(number) => format!("change {number} was done"),
+                    What::Saw(saw) => format!("it was said to be {saw:?}"),
+                };
+                let (begin, end) = (fit.begin, fit.end);
+                wrong.push(format!(
+                    "{said} (request {begin} to {end}), although change {least} was known before"
+                ));
+            }
+        }
+    }
+    wrong
+}

@@ -1,0 +1,457 @@
+//! The load of one round: users who reserve seats, and pay them in time, about the time at which they are given back,
+//! too late or not at all, or cancel them and reserve them again; through all nodes, with an idempotency key for each
+//! command, which is sent again until there is an answer.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hyper::Method;
+use serde::Deserialize;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::log::{Did, Seat};
+use crate::failure::{Result, fail};
+use crate::machine::http::Connection;
+use crate::random::Random;
+
+/// Shows of a round, and their seats: so many that not all are paid in the end.
+const SHOWS: usize = 50;
+const SEATS: u32 = 100;
+/// An attempt without an answer for so long has failed.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// The longest wait for a connection.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// How long after the end of a round a command is still sent again.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Pause before it is sent again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// The shortest and the longest pause of a user.
+const PAUSE_MILLIS: (u64, u64) = (50, 500);
+/// So many seats that were reserved last are asked for again.
+const RECENT: usize = 32;
+
+/// What a reply says about a seat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Saw {
+    Free,
+    Reserved,
+    Paid,
+    /// Reserved, and perhaps paid.
+    Held,
+}
+
+impl Saw {
+    /// True if a seat that is so can be said to be like that.
+    pub(super) fn fits(self, said: Self) -> bool {
+        self == said || said == Self::Held && self != Self::Free
+    }
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reply {
+    Done,
+    /// Not done, because the seat was so.
+    Refused(Saw),
+    /// No answer in all the time.
+    Open,
+}
+
+/// A command.
+#[derive(Debug, Clone)]
+pub(super) struct Command {
+    pub(super) key: String,
+    pub(super) seat: Seat,
+    pub(super) did: Did,
+    /// When it was first sent, when it was sent the last time, and when the answer came: numbers of one counter.
+    pub(super) first: u64,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    /// An attempt before had no answer.
+    pub(super) in_doubt: bool,
+    pub(super) reply: Reply,
+}
+
+/// A show that was read.
+#[derive(Debug, Clone)]
+pub(super) struct Reading {
+    pub(super) show: Uuid,
+    pub(super) begin: u64,
+    pub(super) end: u64,
+    pub(super) seats: Vec<Saw>,
+}
+
+/// All replies of a round.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// What the keys of the round begin with.
+    pub(super) prefix: String,
+    pub(super) asked: Vec<Command>,
+    pub(super) reads: Vec<Reading>,
+    /// Answers that no request deserves.
+    pub(super) strange: Vec<String>,
+}
+
+/// What all users of a round share.
+pub(super) struct Common {
+    nodes: Vec<SocketAddr>,
+    shows: Vec<Uuid>,
+    pay_within: Duration,
+    prefix: String,
+    /// Orders beginnings and ends of requests.
+    ticks: AtomicU64,
+    keys: AtomicU64,
+    /// Commands that were answered.
+    pub(super) answered: AtomicU64,
+    recent: Mutex<VecDeque<Seat>>,
+    told: Mutex<Record>,
+    pub(super) over: CancellationToken,
+}
+
+/// A seat in the document of a show.
+#[derive(Deserialize)]
+struct SeatDocument {
+    status: String,
+}
+
+#[derive(Deserialize)]
+struct ShowDocument {
+    seats: Vec<SeatDocument>,
+}
+
+impl Common {
+    /// Makes the shows of a round, through the nodes at these addresses.
+    pub(super) async fn prepare(
+        nodes: Vec<SocketAddr>,
+        pay_within: Duration,
+        seed: u64,
+    ) -> Result<Arc<Self>> {
+        let mut random = Random::fork(seed ^ Uuid::new_v4().as_u64_pair().0, 5);
+        let prefix = format!("user-{:016x}-", random.next());
+        let common = Self {
+            nodes,
+            shows: (0..SHOWS).map(|_| random.uuid()).collect(),
+            pay_within,
+            prefix: prefix.clone(),
+            ticks: AtomicU64::new(1),
+            keys: AtomicU64::default(),
+            answered: AtomicU64::default(),
+            recent: Mutex::default(),
+            told: Mutex::new(Record {
+                prefix,
+                ..Record::default()
+            }),
+            over: CancellationToken::new(),
+        };
+        let common = Arc::new(common);
+        let made = (0..common.nodes.len()).map(|at| {
+            let common = Arc::clone(&common);
+            async move { common.make_shows(at).await }
+        });
+        futures::future::try_join_all(made).await?;
+        Ok(common)
+    }
+
+    /// Makes each so many shows.
+    async fn make_shows(self: &Arc<Self>, at: usize) -> Result<()> {
+        let mut user = User::new(self, at, 0);
+        for show in self.shows.iter().skip(at).step_by(self.nodes.len()) {
+            let body = format!(r#"{{"showId":"{show}","title":"Ran","maxSeats":{SEATS}}}"#);
+            let begun = Instant::now();
+            while !matches!(
+                user.ask(Method::POST, "/shows", body.clone().into(), None)
+                    .await,
+                Some((201 | 409, _))
+            ) {
+                if begun.elapsed() > PATIENCE {
+                    return fail("a show could not be created");
+                }
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Reads all shows through all nodes, and gives all replies of the round.
+    pub(super) async fn finish(self: &Arc<Self>) -> Result<Record> {
+        let reads = (0..self.nodes.len()).map(|at| async move {
+            let mut user = User::new(self, at, 0);
+            for show in &self.shows {
+                let begun = Instant::now();
+                while !user.read(at, *show).await {
+                    if begun.elapsed() > PATIENCE {
+                        return fail(format!("show {show} could not be read at the end"));
+                    }
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
+            }
+            Ok(())
+        });
+        futures::future::try_join_all(reads).await?;
+        Ok(std::mem::take(&mut *self.told.lock().unwrap()))
+    }
+}
+
+/// What is to be done with a seat later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Later {
+    Pay,
+    /// It is paid, and then somebody tries to cancel it.
+    PayAndCancel,
+    Cancel,
+    /// It is cancelled, and reserved again at once.
+    CancelAndReserve,
+}
+
+/// A user.
+pub(super) struct User {
+    common: Arc<Common>,
+    connections: Vec<Option<Connection>>,
+    /// The node that is asked.
+    at: usize,
+    random: Random,
+    later: BinaryHeap<Reverse<(Instant, Seat, Later)>>,
+}
+
+impl User {
+    pub(super) fn new(common: &Arc<Common>, number: usize, seed: u64) -> Self {
+        Self {
+            common: Arc::clone(common),
+            connections: common.nodes.iter().map(|_| None).collect(),
+            at: number % common.nodes.len(),
+            random: Random::fork(seed, number as u64),
+            later: BinaryHeap::new(),
+        }
+    }
+
+    /// Until the round is over.
+    pub(super) async fn run(mut self) {
+        let over = self.common.over.clone();
+        while !over.is_cancelled() {
+            let is_due =
+                |Reverse((at, ..)): &Reverse<(Instant, Seat, Later)>| *at <= Instant::now();
+            if self.later.peek().is_some_and(is_due)
+                && let Some(Reverse((_, seat, later))) = self.later.pop()
+            {
+                self.go_on(seat, later).await;
+            } else if self.random.below(4) == 0 {
+                let show = self.common.shows[self.random.below(SHOWS)];
+                self.read(self.at, show).await;
+            } else {
+                let seat = self.choose();
+                self.reserve(seat).await;
+            }
+            let (from, to) = PAUSE_MILLIS;
+            let pause = Duration::from_millis(from + self.random.next() % (to - from));
+            let _ = timeout(pause, over.cancelled()).await;
+        }
+    }
+
+    fn choose(&mut self) -> Seat {
+        let show = self.common.shows[self.random.below(SHOWS)];
+        let number = u32::try_from(self.random.below(SEATS as usize)).unwrap_or_default();
+        let recent = self.common.recent.lock().unwrap();
+        if self.random.below(4) == 0 && !recent.is_empty() {
+            return recent[self.random.below(recent.len())];
+        }
+        Seat { show, number }
+    }
+
+    async fn reserve(&mut self, seat: Seat) {
+        if self.command(Did::Reserved, seat).await != Reply::Done {
+            return;
+        }
+        {
+            let mut recent = self.common.recent.lock().unwrap();
+            recent.truncate(RECENT - 1);
+            recent.push_front(seat);
+        }
+        let within = self.common.pay_within;
+        let part = self.random.fraction();
+        let (wait, later) = match self.random.below(20) {
+            0..=5 => (within.mul_f64(part * 0.6), Later::Pay),
+            6..=7 => (within.mul_f64(part * 0.6), Later::PayAndCancel),
+            8..=10 => (within.mul_f64(0.8 + part * 0.4), Later::Pay),
+            11 => (within.mul_f64(1.5 + part), Later::Pay),
+            12..=13 => (within.mul_f64(part), Later::Cancel),
+            14..=15 => (within.mul_f64(part), Later::CancelAndReserve),
+            // Nobody pays it.
+            _ => return,
+        };
+        self.later
+            .push(Reverse((Instant::now() + wait, seat, later)));
+    }
+
+    async fn go_on(&mut self, seat: Seat, later: Later) {
+        match later {
+            Later::Pay => {
+                self.command(Did::Paid, seat).await;
+            }
+            Later::PayAndCancel => {
+                self.command(Did::Paid, seat).await;
+                self.command(Did::Cancelled, seat).await;
+            }
+            Later::Cancel => {
+                self.command(Did::Cancelled, seat).await;
+            }
+            Later::CancelAndReserve => {
+                self.command(Did::Cancelled, seat).await;
+                self.reserve(seat).await;
+            }
+        }
+    }
+
+    /// Sends a command until there is an answer.
+    async fn command(&mut self, did: Did, seat: Seat) -> Reply {
+        let common = Arc::clone(&self.common);
+        let number = common.keys.fetch_add(1, Ordering::Relaxed);
+        let key = format!("{}{number}", common.prefix);
+        let path = format!("/shows/{}/seats/{}", seat.show, seat.number);
+        let body = match did {
+            Did::Reserved => r#"{"action":"RESERVE"}"#,
+            Did::Paid => r#"{"action":"PAY"}"#,
+            Did::Cancelled => r#"{"action":"CANCEL_RESERVATION"}"#,
+        };
+        let (first, mut in_doubt, mut over_since) = (common.tick(), false, None);
+        loop {
+            let begin = common.tick();
+            let asked = self.ask(
+                Method::PATCH,
+                &path,
+                Bytes::from_static(body.as_bytes()),
+                Some(&key),
+            );
+            let answer = asked.await;
+            let end = common.tick();
+            let saw = |body: &Bytes| {
+                let text = String::from_utf8_lossy(body);
+                let names = [
+                    ("SEAT_NOT_AVAILABLE", Saw::Held),
+                    ("SEAT_NOT_RESERVED", Saw::Free),
+                    ("SEAT_PAID", Saw::Paid),
+                ];
+                names
+                    .into_iter()
+                    .find(|(name, _)| text.contains(name))
+                    .map(|(_, saw)| saw)
+            };
+            let reply = match &answer {
+                Some((200..=299, _)) => Some(Reply::Done),
+                Some((400, body)) if saw(body).is_some() => saw(body).map(Reply::Refused),
+                Some((503, _)) => None,
+                None | Some((500 | 504, _)) => {
+                    in_doubt = true;
+                    None
+                }
+                Some((status, body)) => {
+                    let text = format!("seat {seat}: {did:?} by {key}: {status} {body:?}");
+                    common.told.lock().unwrap().strange.push(text);
+                    Some(Reply::Open)
+                }
+            };
+            let is_over = common.over.is_cancelled();
+            let since = is_over.then(|| *over_since.get_or_insert_with(Instant::now));
+            let is_given_up = since.is_some_and(|since| since.elapsed() > PATIENCE);
+            if let Some(reply) = reply.or(is_given_up.then_some(Reply::Open)) {
+                common.told.lock().unwrap().asked.push(Command {
+                    key,
+                    seat,
+                    did,
+                    first,
+                    begin,
+                    end,
+                    in_doubt,
+                    reply,
+                });
+                if reply != Reply::Open {
+                    common.answered.fetch_add(1, Ordering::Release);
+                }
+                return reply;
+            }
+            self.at = (self.at + 1) % self.connections.len();
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    /// Reads a show through a node; true if it was answered.
+    async fn read(&mut self, node: usize, show: Uuid) -> bool {
+        let common = Arc::clone(&self.common);
+        self.at = node;
+        let begin = common.tick();
+        let path = format!("/shows/{show}");
+        let answer = self.ask(Method::GET, &path, Bytes::new(), None).await;
+        let end = common.tick();
+        let mut told = common.told.lock().unwrap();
+        match answer {
+            Some((200, body)) => match seats_of(&body) {
+                Some(seats) => told.reads.push(Reading {
+                    show,
+                    begin,
+                    end,
+                    seats,
+                }),
+                None => told.strange.push(format!("show {show}: {body:?}")),
+            },
+            None | Some((500..=599, _)) => {
+                drop(told);
+                self.at = (self.at + 1) % self.connections.len();
+                return false;
+            }
+            Some((status, body)) => {
+                told.strange.push(format!("show {show}: {status} {body:?}"));
+            }
+        }
+        true
+    }
+
+    /// Asks the present node once; none if there is no answer.
+    async fn ask(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        key: Option<&str>,
+    ) -> Option<(u16, Bytes)> {
+        let place = &mut self.connections[self.at];
+        let mut connection = match place.take() {
+            Some(connection) => connection,
+            None => {
+                let opened = Connection::open(self.common.nodes[self.at]);
+                timeout(CONNECT_MAX, opened).await.ok()?.ok()?
+            }
+        };
+        let asked = async {
+            match key {
+                Some(key) => connection.ask_once(key, method, path, body).await,
+                None => connection.ask(method, path, body).await,
+            }
+        };
+        let answer = timeout(ANSWER_MAX, asked).await.ok()?.ok()?;
+        *place = Some(connection);
+        Some(answer)
+    }
+}
+
+/// The seats of the document of a show.
+fn seats_of(body: &[u8]) -> Option<Vec<Saw>> {
+    let show: ShowDocument = serde_json::from_slice(body).ok()?;
+    let seats = show.seats.iter().map(|seat| match seat.status.as_str() {
+        "AVAILABLE" => Some(Saw::Free),
+        "RESERVED" => Some(Saw::Reserved),
+        "PAID" => Some(Saw::Paid),
+        _ => None,
+    });
+    let seats: Option<Vec<Saw>> = seats.collect();
+    seats.filter(|seats| seats.len() == SEATS as usize)
+}
