@@ -29,15 +29,26 @@ where
     })
 }
 
+/// Reads batch after batch, ahead of the writer while there is more to read. After one that has everything there was it
+/// waits until that one is committed: what comes meanwhile could not be written before, and is one batch then instead of
+/// several small ones that wait for each other's commits.
 pub(super) async fn read_all(
     mut reader: Reader,
     batch_events_max: usize,
     batches: mpsc::Sender<gesta_core::Result<Batch>>,
+    mut committed: watch::Receiver<u64>,
 ) {
+    let mut sent = 0;
     loop {
         let read = reader.next(batch_events_max).await;
         let is_over = read.is_err();
+        let has_all = read.as_ref().is_ok_and(|batch| batch.caught_up);
         if batches.send(read).await.is_err() || is_over {
+            return;
+        }
+        sent += 1;
+        let all_written = committed.wait_for(|committed| !has_all || *committed >= sent);
+        if all_written.await.is_err() {
             return;
         }
     }
@@ -112,5 +123,57 @@ pub(super) async fn fold<T: Target, W: Work<T>>(
     match done {
         Ok((work, folded)) => (Some(work), folded),
         Err(panic) => (None, Err(Fault::Author(None, panic))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gesta_core::{Append, Checkpoint, EventData, EventStore, ExpectedRevision, Filter};
+    use gesta_memory::MemoryStore;
+
+    use super::*;
+
+    async fn append(store: &dyn EventStore, events: usize) {
+        for _ in 0..events {
+            let stream = "a-1".parse().expect("a stream");
+            let event = EventData::json("noted".parse().expect("a type"), "{}");
+            let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
+            store.append(append).await.expect("appended");
+            // The reader takes the event if it may.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// What happened: when live, each event that came while a batch was written became a batch of its own, up to five of
+    /// them, so that an event waited for six commits. What holds: it waits for the commit before its own alone.
+    #[tokio::test]
+    async fn what_comes_while_a_batch_is_written_is_one_batch() {
+        let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
+        let info = store.info().await.expect("info");
+        let start = Checkpoint::logs(info.incarnation, info.heads);
+        let reader = Reader::new(Arc::clone(&store), Filter::ALL, start, 100);
+        let (batches_in, mut batches) = mpsc::channel(8);
+        let committed = watch::Sender::new(0);
+        tokio::spawn(read_all(reader, 100, batches_in, committed.subscribe()));
+        // Commits what is handed out until there is a batch with events, which is returned uncommitted.
+        let mut next = async || loop {
+            let batch = batches.recv().await.expect("a batch").expect("no error");
+            if !batch.is_empty() {
+                return batch.len();
+            }
+            committed.send_modify(|committed| *committed += 1);
+        };
+        let mut live = Vec::new();
+        tokio::join!(async { live.push(next().await) }, append(&*store, 1));
+        for events in [3, 2] {
+            append(&*store, events).await;
+            committed.send_modify(|committed| *committed += 1);
+            live.push(next().await);
+        }
+        assert_eq!(live, [1, 3, 2]);
     }
 }

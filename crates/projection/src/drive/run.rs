@@ -213,7 +213,8 @@ impl<'a, T: Target> Run<'a, T> {
             config.live_events_max,
         )
         .live_every(config.live_every);
-        let reading = read_all(reader, config.batch_events_max, batches_in);
+        let seen = committed.subscribe();
+        let reading = read_all(reader, config.batch_events_max, batches_in, seen);
         let _reading = AbortOnDropHandle::new(tokio::spawn(reading));
         let folding = fold_all::<T, W>(work, batches, folded_in, committed.subscribe());
         let _folding = AbortOnDropHandle::new(tokio::spawn(folding));
