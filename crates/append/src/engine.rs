@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesOrdered};
 use futures::{FutureExt, StreamExt};
-use gesta_core::backend::{Backend, BatchOutcome, CommitObserver, LogWriter, Signal};
+use gesta_core::backend::{Backend, BatchOutcome, CommitObserver, LogWriter, Signal, Topic};
 use gesta_core::capacity::Permit;
 use gesta_core::shares::{self, Holder};
 use gesta_core::{Clock, Error, LogId, Result, uptime};
@@ -155,7 +155,7 @@ impl Engine {
         let now = now(&**backend, *log, &**clock);
         Self {
             sequencer: Sequencer::new(setting, Arc::clone(stats), now),
-            signals: backend.signals(),
+            signals: backend.signals(Topic::Requests(*log)),
             connecting: None,
             writer: None,
             outcomes: FuturesOrdered::new(),

@@ -423,6 +423,31 @@ pub enum Signal {
     HistoryChanged,
 }
 
+/// Which messages of other processes a listener is told. [`Signal::Interrupted`] and [`Signal::HistoryChanged`] are for
+/// all listeners.
+///
+/// Why: each message wakes each of its listeners, and a store has a listener for each log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Topic {
+    /// [`Signal::Appended`], of all logs.
+    Appends,
+    /// [`Signal::GiveWay`], of this log.
+    Requests(LogId),
+}
+
+impl Topic {
+    /// Returns whether a listener to this topic is told the signal.
+    #[must_use]
+    pub fn includes(self, signal: Signal) -> bool {
+        match (signal, self) {
+            (Signal::Interrupted | Signal::HistoryChanged, _)
+            | (Signal::Appended { .. }, Self::Appends) => true,
+            (Signal::GiveWay { log, .. }, Self::Requests(own)) => log == own,
+            _ => false,
+        }
+    }
+}
+
 /// What a backend tells about itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackendInfo {
@@ -583,9 +608,9 @@ pub trait Backend: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<StreamId>>;
 
-    /// Returns an endless stream of the messages of the other processes that share the store. A backend that is not
-    /// shared gives a stream that never yields.
-    fn signals(&self) -> BoxStream<'static, Signal>;
+    /// Returns an endless stream of the messages about `topic` of the other processes that share the store. A backend
+    /// that is not shared gives a stream that never yields.
+    fn signals(&self, topic: Topic) -> BoxStream<'static, Signal>;
 
     /// Sends a message to the other processes. The message may be lost.
     async fn send_signal(&self, signal: Signal);

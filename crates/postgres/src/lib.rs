@@ -26,6 +26,7 @@ mod message;
 mod moment;
 mod names;
 mod read;
+mod received;
 mod scavenge;
 pub mod schema;
 mod sql_numbers;

@@ -39,6 +39,11 @@ pub(crate) enum Message {
     Incarnation(Incarnation),
 }
 
+/// Returns the process that has sent a message, whatever the message says.
+pub(crate) fn sender_of(payload: &str) -> Option<Uuid> {
+    payload.split(' ').next()?.parse().ok()
+}
+
 /// Reads a message; `None` for our own messages and for those that are not understood.
 pub(crate) fn from_payload(process: Uuid, payload: &str) -> Option<Message> {
     let mut parts = payload.split(' ');
@@ -95,6 +100,7 @@ mod tests {
             },
         ] {
             let payload = to_payload(them, &signal).expect("can be sent");
+            assert_eq!(sender_of(&payload), Some(them));
             assert_eq!(from_payload(us, &payload), Some(Message::Signal(signal)));
             assert_eq!(from_payload(them, &payload), None);
         }

@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 use gesta_core::backend::{
     Backend, BackendInfo, ClockReading, EventLookup, EventRef, History, LoadRequest, Loaded,
     LogEnd, LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
-    StreamSlice, VirtualIndex,
+    StreamSlice, Topic, VirtualIndex,
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
@@ -393,8 +393,8 @@ impl Backend for PostgresBackend {
             .await
     }
 
-    fn signals(&self) -> BoxStream<'static, Signal> {
-        self.signals.subscribe()
+    fn signals(&self, topic: Topic) -> BoxStream<'static, Signal> {
+        self.signals.subscribe(topic)
     }
 
     async fn send_signal(&self, signal: Signal) {

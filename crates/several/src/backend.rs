@@ -10,7 +10,7 @@ use futures::stream::{BoxStream, select_all};
 use gesta_core::backend::{
     Backend, BackendInfo, ClockReading, EventLookup, EventRef, History, LoadRequest, Loaded,
     LogEnd, LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
-    StreamSlice,
+    StreamSlice, Topic,
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
@@ -296,11 +296,11 @@ impl Backend for Several {
         Ok(names)
     }
 
-    fn signals(&self) -> BoxStream<'static, Signal> {
+    fn signals(&self, topic: Topic) -> BoxStream<'static, Signal> {
         let of_parts = self.routes.backends().enumerate().map(|(at, part)| {
             let routes = Arc::clone(&self.routes);
             let received = move |signal| followed(Arc::clone(&routes), at, signal);
-            part.signals().then(received).boxed()
+            part.signals(topic).then(received).boxed()
         });
         select_all(of_parts).boxed()
     }

@@ -16,7 +16,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::{
     Backend, BackendInfo, Batch, EventLookup, EventRef, History, LoadRequest, Loaded, LogEnd,
     LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
-    StreamSlice, WriterEpoch,
+    StreamSlice, Topic, WriterEpoch,
 };
 use gesta_core::{
     Capabilities, ContentType, Direction, Durability, Error, EventData, EventId, Filter,
@@ -365,7 +365,7 @@ impl Backend for Database {
         self.read_log(tail.into()).await
     }
 
-    fn signals(&self) -> BoxStream<'static, Signal> {
+    fn signals(&self, _: Topic) -> BoxStream<'static, Signal> {
         stream::pending().boxed()
     }
 

@@ -16,7 +16,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::{
     Backend, BackendInfo, CurrentHistory, EventLookup, EventRef, History, LoadRequest, Loaded,
     LogEnd, LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
-    StreamSlice, VirtualIndex,
+    StreamSlice, Topic, VirtualIndex,
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
@@ -614,7 +614,7 @@ impl Backend for SqliteBackend {
             .await
     }
 
-    fn signals(&self) -> BoxStream<'static, Signal> {
+    fn signals(&self, _: Topic) -> BoxStream<'static, Signal> {
         stream::pending().boxed()
     }
 

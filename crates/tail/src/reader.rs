@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use gesta_core::backend::{Backend, History, LogTail, Purpose, Signal};
+use gesta_core::backend::{Backend, History, LogTail, Purpose, Signal, Topic};
 use gesta_core::{KnownEnd, LastingFault, Position, Result, warn_once};
 use tokio_util::sync::CancellationToken;
 
@@ -218,7 +218,7 @@ pub(crate) async fn listen(
     backend: Arc<dyn Backend>,
     closed: CancellationToken,
 ) {
-    let mut signals = backend.signals();
+    let mut signals = backend.signals(Topic::Appends);
     while let Some(Some(signal)) = closed.run_until_cancelled(signals.next()).await {
         match signal {
             Signal::Appended { log, position } => {
@@ -232,7 +232,7 @@ pub(crate) async fn listen(
                 lanes.iter().for_each(|lane| lane.keep_up(history));
                 pages.forget();
             }
-            // This message is for the pipelines.
+            // Not of this topic.
             Signal::GiveWay { .. } => {}
         }
     }

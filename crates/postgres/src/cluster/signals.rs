@@ -1,20 +1,23 @@
 //! Messages between the processes that share a store, by `LISTEN` and `NOTIFY` on one connection.
 //!
 //! Why apart from appends: a commit that notifies takes a lock of the whole server. Why there are few messages: while
-//! one travels, later ones about the same log are merged, and there is a pause between two statements. Invariants: a
-//! message may be lost, but then [`Signal::Interrupted`] follows; messages of this process do not come back to it.
+//! one travels, later ones about the same log are merged, and there is a pause between two statements. The pause grows
+//! with the number of processes that send, because each message wakes all of them: all together send about as many as
+//! one would alone. Invariants: a message may be lost, but then [`Signal::Interrupted`] follows; messages of this
+//! process do not come back to it.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::stream::{BoxStream, StreamExt};
-use gesta_core::backend::Signal;
+use futures::stream::BoxStream;
+use gesta_core::backend::{Signal, Topic};
 use gesta_core::{BackOff, LastingFault, LogId, Position, uptime, warn_once};
-use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Notification, Statement};
+use uuid::Uuid;
 
 use crate::connect::connection::{Connection, Connector, Role, read_settings};
 use crate::connect::history::Ledger;
@@ -22,12 +25,17 @@ use crate::connect::history::lineage::Noted;
 use crate::connect::hosts::Timeline;
 use crate::connect::reach::HostWatch;
 use crate::error;
-use crate::message::{Message, from_payload, to_payload};
+use crate::message::{Message, from_payload, sender_of, to_payload};
 
 const SEND_SIGNALS: &str = include_str!("../../sql/send_signals.sql");
 
-/// The shortest time between two statements that notify.
+/// The shortest time between two statements that notify, of all processes together.
 const PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause between two statements of one process. An event reaches the subscribers of other processes so much
+/// later.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// A process from which nothing was heard for this long sends nothing.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The other hosts are asked this often whether one of them has become the primary: an old primary that goes on does
 /// not know.
@@ -45,10 +53,35 @@ struct Pending {
     requests: BTreeMap<LogId, Signal>,
 }
 
+/// The other processes that send messages, and when each was heard last.
+#[derive(Default, Debug)]
+struct Senders(HashMap<Uuid, Instant>);
+
+impl Senders {
+    fn heard(&mut self, sender: Uuid, now: Instant) {
+        if self.0.insert(sender, now).is_none() {
+            self.forget(now);
+        }
+    }
+
+    fn forget(&mut self, now: Instant) {
+        self.0
+            .retain(|_, heard| now.saturating_duration_since(*heard) < SILENT_AFTER);
+    }
+
+    /// Returns the pause after a statement of this process.
+    fn pause(&mut self, now: Instant) -> Duration {
+        self.forget(now);
+        let all = u32::try_from(self.0.len() + 1).unwrap_or(u32::MAX);
+        PAUSE.saturating_mul(all).min(PAUSE_MAX)
+    }
+}
+
 #[derive(Debug)]
 struct SharedSignals {
     ledger: Arc<Ledger>,
     pending: Mutex<Pending>,
+    senders: Mutex<Senders>,
     wake: Notify,
     /// Is notified when other processes are to give way or may go on. Such a message does not wait for the end of a
     /// pause.
@@ -67,6 +100,7 @@ impl Signals {
         let shared = Arc::new(SharedSignals {
             ledger,
             pending: Mutex::default(),
+            senders: Mutex::default(),
             wake: Notify::new(),
             urgent: Notify::new(),
         });
@@ -75,19 +109,8 @@ impl Signals {
     }
 
     /// Returns the messages from now on. A listener that is too slow gets [`Signal::Interrupted`].
-    pub(crate) fn subscribe(&self) -> BoxStream<'static, Signal> {
-        let receiver = self.shared.ledger.received.subscribe();
-        let next = |mut receiver: broadcast::Receiver<Signal>| async move {
-            match receiver.recv().await {
-                Ok(signal) => Some((signal, receiver)),
-                Err(broadcast::error::RecvError::Lagged(_)) => {
-                    Some((Signal::Interrupted, receiver))
-                }
-                // The channel is closed, so no message comes any more.
-                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
-            }
-        };
-        futures::stream::unfold(receiver, next).boxed()
+    pub(crate) fn subscribe(&self, topic: Topic) -> BoxStream<'static, Signal> {
+        self.shared.ledger.received.subscribe(topic)
     }
 
     /// Queues a message.
@@ -124,6 +147,10 @@ impl Drop for Signals {
 }
 
 impl SharedSignals {
+    fn senders(&self) -> MutexGuard<'_, Senders> {
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn take_payloads(&self) -> Vec<String> {
         let pending =
             std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
@@ -133,11 +160,6 @@ impl SharedSignals {
         signals
             .filter_map(|signal| to_payload(self.ledger.process, &signal))
             .collect()
-    }
-
-    fn publish(&self, signal: Signal) {
-        // This fails only if nobody listens.
-        let _ = self.ledger.received.send(signal);
     }
 }
 
@@ -181,7 +203,7 @@ async fn serve(
     if told.ends() {
         tracing::info!("messages between servers arrive again");
     }
-    shared.publish(Signal::Interrupted);
+    shared.ledger.received.publish(Signal::Interrupted);
     let client = Arc::clone(&connection.client);
     let host_watch = connection.host_watch();
     let timeline = connection.session.timeline;
@@ -214,8 +236,13 @@ async fn receive(
         if message.channel() != channel {
             continue;
         }
+        if let Some(sender) = sender_of(message.payload())
+            && sender != shared.ledger.process
+        {
+            shared.senders().heard(sender, Instant::now());
+        }
         match from_payload(shared.ledger.process, message.payload()) {
-            Some(Message::Signal(signal)) => shared.publish(signal),
+            Some(Message::Signal(signal)) => shared.ledger.received.publish(signal),
             Some(Message::Incarnation(begun)) if begun != shared.ledger.history().incarnation => {
                 // The next connection finds out by itself what has changed.
                 return format!("incarnation {begun} of the store has begun");
@@ -243,8 +270,9 @@ async fn send(
         if let Err(cause) = answered(client.execute(statement, &[&channel, &payloads])).await {
             return cause;
         }
+        let pause = shared.senders().pause(Instant::now());
         // An urgent message that came since ends the pause early.
-        let _ = tokio::time::timeout(PAUSE, shared.urgent.notified()).await;
+        let _ = tokio::time::timeout(pause, shared.urgent.notified()).await;
     }
 }
 
@@ -300,5 +328,30 @@ async fn answered<T>(
     match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|error| error::text(&error)),
         Err(_) => Err("no answer".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_processes_send_the_longer_each_pauses() {
+        let (mut senders, start) = (Senders::default(), Instant::now());
+        assert_eq!(senders.pause(start), PAUSE, "alone");
+        senders.heard(Uuid::from_u128(1), start);
+        senders.heard(Uuid::from_u128(1), start);
+        assert_eq!(senders.pause(start), PAUSE * 2, "one other");
+        (2..100).for_each(|other| senders.heard(Uuid::from_u128(other), start));
+        assert_eq!(senders.pause(start), PAUSE_MAX, "many");
+        let later = start + SILENT_AFTER / 2;
+        senders.heard(Uuid::from_u128(1), later);
+        assert_eq!(
+            senders.pause(start + SILENT_AFTER),
+            PAUSE * 2,
+            "one is left"
+        );
+        senders.heard(Uuid::from_u128(200), later + SILENT_AFTER);
+        assert_eq!(senders.0.len(), 1, "who is silent takes no memory");
     }
 }

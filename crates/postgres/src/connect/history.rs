@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gesta_core::backend::{CurrentHistory, History, Signal, WriterEpoch};
 use gesta_core::{Clock, Error, Incarnation, LogId, Position, Result, SystemClock};
 use gesta_sql::position_from_sql;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
@@ -31,14 +31,13 @@ use crate::connect::identity::Identity;
 use crate::error;
 use crate::message::incarnation_payload;
 use crate::names::Names;
+use crate::received::Received;
 use crate::sql_numbers::{CLOSED, log_number, numbers};
 
 const READ_WITNESS: &str = include_str!("../../sql/read_witness.sql");
 const REPLACE_INCARNATION: &str = include_str!("../../sql/replace_incarnation.sql");
 const READ_STORE: &str = include_str!("../../sql/read_store.sql");
 
-/// The most messages that are kept for a slow listener.
-const SIGNALS_QUEUE_MAX: usize = 1_024;
 /// How often one connection is compared, if what is known changes meanwhile.
 const ATTEMPTS_MAX: usize = 5;
 
@@ -57,8 +56,8 @@ pub(crate) struct Ledger {
     generation: watch::Sender<u64>,
     /// The names that were read. They are forgotten with each generation.
     pub(crate) names: Names,
-    /// Carries messages to all listeners in this process.
-    pub(crate) received: broadcast::Sender<Signal>,
+    /// Carries messages to the listeners in this process.
+    pub(crate) received: Received,
     /// The id of this process, which its messages to other processes carry.
     pub(crate) process: Uuid,
     channel: String,
@@ -78,7 +77,7 @@ impl Ledger {
             current: CurrentHistory::new(incarnation),
             generation: watch::Sender::new(0),
             names: Names::default(),
-            received: broadcast::Sender::new(SIGNALS_QUEUE_MAX),
+            received: Received::default(),
             process: Uuid::new_v4(),
             channel,
         })
@@ -250,8 +249,7 @@ impl Ledger {
             %old, new = %incarnation, number = history.number, why,
             "the history of the store has changed: all that was known is forgotten, older checkpoints are refused"
         );
-        // This fails only if there is no listener.
-        let _ = self.received.send(Signal::HistoryChanged);
+        self.received.publish(Signal::HistoryChanged);
         Some(generation)
     }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, select_all};
 use gesta_core::backend::{
-    Backend, Batch, BatchOutcome, LogEnd, LogWriter, Purpose, Row, RowId, Signal,
+    Backend, Batch, BatchOutcome, LogEnd, LogWriter, Purpose, Row, RowId, Signal, Topic,
 };
 use gesta_core::{
     ContentType, EventId, EventType, LogId, Position, Revision, StreamId, Tag, Tags, Timestamp,
@@ -90,6 +90,12 @@ pub(crate) async fn until_row(client: &tokio_postgres::Client, sql: &str) -> tok
     found.unwrap_or_else(|_| panic!("never a row: {sql}"))
 }
 
+/// All messages that a process is told, those for the pipeline of the first log among them.
+pub(crate) fn signals_of(backend: &PostgresBackend) -> BoxStream<'static, Signal> {
+    let topics = [Topic::Appends, Topic::Requests(LOG)];
+    select_all(topics.map(|topic| backend.signals(topic))).boxed()
+}
+
 /// Waits until a message arrives, so that both listen from now on.
 pub(crate) async fn until_heard(one: &PostgresBackend, at_other: &mut BoxStream<'static, Signal>) {
     let hello = Signal::GiveWay {
@@ -108,7 +114,7 @@ pub(crate) async fn until_told(
     messages: &[Signal],
     at_other: &mut BoxStream<'static, Signal>,
 ) -> Vec<Signal> {
-    let mut at_one = one.signals();
+    let mut at_one = signals_of(one);
     for message in messages {
         one.send_signal(*message).await;
     }

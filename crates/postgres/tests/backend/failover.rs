@@ -21,8 +21,8 @@ use gesta_store::Store;
 use gesta_testkit::depth;
 
 use crate::common::{
-    Author, LOG, PATIENCE, config, confirm, draft, end_of, fresh, is_committed, open, until_heard,
-    until_row,
+    Author, LOG, PATIENCE, config, confirm, draft, end_of, fresh, is_committed, open, signals_of,
+    until_heard, until_row,
 };
 
 /// The streams of all events, in order.
@@ -85,7 +85,7 @@ async fn a_fail_over_that_loses_commits_begins_another_history_once() {
     }
     let old = busy.history();
     assert_eq!(old, idle.history());
-    let mut signals = idle.signals();
+    let mut signals = signals_of(&idle);
 
     cluster.server_mut(0).kill_9().expect("killed");
     cluster.promote(1).expect("promoted");
@@ -257,7 +257,7 @@ async fn another_incarnation_is_noticed_by_message_and_by_the_end_of_a_log() {
     let mut config_of = config(&url);
     config_of.settings_pause = Duration::from_secs(3_600);
     let backend = PostgresBackend::open(config_of).await.expect("opens");
-    let mut signals = backend.signals();
+    let mut signals = signals_of(&backend);
     until_heard(&other, &mut signals).await;
     let old = backend.history();
     let begun = std::time::Instant::now();
@@ -608,7 +608,7 @@ async fn nothing_is_taken_over_from_another_store() {
     let mut config_of = config(&url);
     config_of.settings_pause = Duration::from_secs(3_600);
     let backend = PostgresBackend::open(config_of).await.expect("opens");
-    let mut signals = backend.signals();
+    let mut signals = signals_of(&backend);
     {
         let other = open(&url).await;
         until_heard(&other, &mut signals).await;

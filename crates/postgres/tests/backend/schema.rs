@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::common::{
     Author, LOG, PATIENCE, config, confirm_of, direct, draft, fresh_logs, is_committed, open,
-    schema_of, store_url, until_heard, until_told,
+    schema_of, signals_of, store_url, until_heard, until_told,
 };
 
 #[tokio::test]
@@ -246,7 +246,7 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
     let name = format!("messages_{}", schema_of(&url));
     let named = format!("{url}&application_name={name}");
     let (one, other) = (open(&named).await, open(&named).await);
-    let (mut at_one, mut at_other) = (one.signals(), other.signals());
+    let (mut at_one, mut at_other) = (signals_of(&one), signals_of(&other));
     until_heard(&one, &mut at_other).await;
     let many: Vec<Signal> = (1..=100).map(appended).collect();
     let arrived = until_told(&one, &many, &mut at_other).await;

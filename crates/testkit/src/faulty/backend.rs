@@ -131,9 +131,11 @@ impl Backend for FaultyBackend {
         self.process.read(Read::Names, list).await
     }
 
-    fn signals(&self) -> BoxStream<'static, Signal> {
+    fn signals(&self, topic: Topic) -> BoxStream<'static, Signal> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        self.process.world.listen(self.process.number, sender);
+        self.process
+            .world
+            .listen(self.process.number, topic, sender);
         stream::unfold(receiver, |mut receiver| async move {
             match receiver.recv().await {
                 Some(signal) => Some((signal, receiver)),

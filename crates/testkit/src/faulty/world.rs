@@ -10,6 +10,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::clock::TokioClock;
 use crate::database::{Log, Moment, VirtualTables};
 
+/// What a listener wants to be told, and its way there.
+type Listener = (Topic, UnboundedSender<Signal>);
+
 /// An event of a [`World`], with the moment at which it became durable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEvent {
@@ -28,7 +31,7 @@ pub struct World {
     tables: Mutex<Vec<Log>>,
     virtual_tables: Mutex<VirtualTables>,
     refuses_entries: AtomicBool,
-    listeners: Mutex<Vec<Vec<UnboundedSender<Signal>>>>,
+    listeners: Mutex<Vec<Vec<Listener>>>,
     moments: AtomicU64,
     epochs: AtomicI64,
     violations: Mutex<Vec<String>>,
@@ -262,12 +265,15 @@ impl World {
         listeners.len() - 1
     }
 
-    pub(super) fn listen(&self, process: usize, sender: UnboundedSender<Signal>) {
-        lock(&self.listeners)[process].push(sender);
+    pub(super) fn listen(&self, process: usize, topic: Topic, sender: UnboundedSender<Signal>) {
+        lock(&self.listeners)[process].push((topic, sender));
     }
 
     pub(super) fn tell(&self, process: usize, signal: Signal) {
-        lock(&self.listeners)[process].retain(|listener| listener.send(signal).is_ok());
+        lock(&self.listeners)[process].retain(|(topic, listener)| match topic.includes(signal) {
+            true => listener.send(signal).is_ok(),
+            false => !listener.is_closed(),
+        });
     }
 
     pub(super) fn tell_others(&self, from: usize, signal: Signal) {

@@ -10,7 +10,7 @@ use futures::stream::{BoxStream, StreamExt, empty};
 use gesta_core::backend::{
     Backend, BackendInfo, Batch, BatchOutcome, EventLookup, EventRef, History, LoadRequest, Loaded,
     LogEnd, LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
-    StreamSlice, WriterEpoch,
+    StreamSlice, Topic, WriterEpoch,
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
@@ -289,7 +289,7 @@ impl Backend for Part {
         Ok(Vec::new())
     }
 
-    fn signals(&self) -> BoxStream<'static, Signal> {
+    fn signals(&self, _: Topic) -> BoxStream<'static, Signal> {
         empty().boxed()
     }
 
