@@ -15,7 +15,7 @@ use futures::{FutureExt, StreamExt};
 use gesta_core::backend::{Backend, BatchOutcome, CommitObserver, LogWriter, Signal, Topic};
 use gesta_core::capacity::Permit;
 use gesta_core::shares::{self, Holder};
-use gesta_core::{Clock, Error, LogId, Result, uptime};
+use gesta_core::{Clock, Error, LogId, Result, uptime, way_point};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -291,10 +291,15 @@ impl Engine {
                     self.writer = None;
                     self.outcomes = FuturesOrdered::new();
                 }
-                Output::Send(batch) => self.outcomes.push_back(match &mut self.writer {
-                    Some(writer) => writer.submit(batch),
-                    None => lost().boxed(),
-                }),
+                Output::Send(batch) => {
+                    for row in &batch.rows {
+                        way_point!(row.stream, "sent");
+                    }
+                    self.outcomes.push_back(match &mut self.writer {
+                        Some(writer) => writer.submit(batch),
+                        None => lost().boxed(),
+                    })
+                }
                 Output::Read(id, job) => {
                     let (backend, log) = (Arc::clone(&self.backend), self.log);
                     // All appends to the log may wait for it, whoever's it is; and callers ask for it by appends.
@@ -302,7 +307,12 @@ impl Engine {
                     self.reads
                         .spawn(shares::act_as(Holder::Part("appends"), read));
                 }
-                Output::Committed(batch) => self.observer.committed(&batch),
+                Output::Committed(batch) => {
+                    for row in &batch.rows {
+                        way_point!(row.stream, "committed");
+                    }
+                    self.observer.committed(&batch);
+                }
                 Output::ReadLogEnd => self.observer.read_log_end(self.log),
                 Output::Answer(Ticket { reply, permits }, result) => {
                     drop(permits);

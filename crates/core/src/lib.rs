@@ -41,6 +41,7 @@ pub mod system_streams;
 pub mod turns;
 mod uptime;
 mod virtual_stream;
+mod way_point;
 
 pub use attempt::{Attempt, KnownEnd};
 pub use back_off::BackOff;
@@ -79,3 +80,4 @@ pub use virtual_stream::{
     ALL_EVENTS, CATEGORY_PREFIX, LINK_TYPE, LinkTarget, LinkTo, ONLY_VIRTUAL, STREAMS, TYPE_PREFIX,
     VirtualKind, begins_virtual_streams, virtual_link, virtual_number, virtual_streams_of,
 };
+pub use way_point::WAY_POINTS;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gesta_core::capacity::{Capacity, Permit};
 use gesta_core::peers::Peers;
-use gesta_core::{Clock, OwnerStore, Result as StoreResult, StreamId, SystemClock};
+use gesta_core::{Clock, OwnerStore, Result as StoreResult, StreamId, SystemClock, way_point};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 use crate::ask::{Ask, CommandAsk, FnRead, Freshness, Origin, PendingReply, Request, lost};
@@ -223,6 +223,7 @@ impl<D: Decider> Entities<D> {
             .and_then(|()| self.admit(id, &self.shared.commands));
         match admitted {
             Ok((stream, permit)) => {
+                way_point!(stream, "asked");
                 let ask = CommandAsk::new(request, reply, permit, Origin::Caller);
                 self.shared.send(stream, Ask::Command(ask));
             }

@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use gesta_core::StreamId;
 use gesta_core::peers::{PeerAnswer, PeerCall, PeerService, Unanswered, UnansweredReason};
+use gesta_core::{StreamId, way_point};
 use gesta_link::{Call, ForwardError, Reply, ReturnReason};
 use prost::Message;
 
@@ -63,6 +63,7 @@ impl Services {
         let (remaining, is_in_doubt) = (call.remaining, call.is_in_doubt);
         let begun = ServiceCall::decode(call.body).ok().and_then(|call| {
             let stream = StreamId::new(&*call.stream).ok()?;
+            way_point!(stream, "carried");
             let services = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
             let handler = Arc::clone(services.get(&call.service)?);
             drop(services);

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use futures::FutureExt;
 use gesta_core::peers::{PeerAnswer, Unanswered, UnansweredReason};
-use gesta_core::{Error as StoreError, ErrorKind, Position, StreamId};
+use gesta_core::{Error as StoreError, ErrorKind, Position, StreamId, way_point};
 use tokio::time::Instant;
 
 use super::{Away, Shard};
@@ -58,6 +58,7 @@ impl<D: Decider> Shard<D> {
         number: u64,
         outcome: Result<PeerAnswer, Unanswered>,
     ) {
+        way_point!(stream, "returned");
         let outcome = outcome.and_then(|answer| match forms::is_not_understood(&answer.body) {
             true => Err(Unanswered {
                 reason: UnansweredReason::NotServed,
@@ -166,6 +167,7 @@ impl<D: Decider> Shard<D> {
             Err(_) => return self.cannot_be_sent(stream, number),
         };
         self.env.counters.forwarded.add(1);
+        way_point!(stream, "forwarded");
         let within = deadline.saturating_duration_since(self.env.turn);
         let sent = forwarding
             .peers

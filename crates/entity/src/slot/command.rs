@@ -6,6 +6,7 @@
 
 use gesta_core::{
     After, Error as StoreError, ErrorKind, EventData, RecordedEvent, Result, Revision, StreamId,
+    way_point,
 };
 
 use super::Active;
@@ -54,6 +55,7 @@ impl<D: Decider> Active<D> {
         if let Some(error) = too_late(&ask, env) {
             return env.fail(ask, error);
         }
+        way_point!(stream, "taken up");
         ask.attempts += 1;
         if ask.attempts > 1 {
             env.counters.decided_again.add(1);
@@ -134,6 +136,7 @@ impl<D: Decider> Active<D> {
             self.after = After::Event(id);
         }
         let snapshot = self.draft(stream, events.len(), env);
+        way_point!(stream, "decided");
         let number = env.submit(stream, before, encoded);
         let flight = self.flight();
         flight.submit(number);

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use gesta_core::{Appended, Error as StoreError, ErrorKind, StreamId};
+use gesta_core::{Appended, Error as StoreError, ErrorKind, StreamId, way_point};
 
 use crate::ask::{Ask, CommandAsk, CommandResult, Done, ReadAsk, done};
 use crate::decider::Decider;
@@ -156,6 +156,7 @@ impl<D: Decider> Work<D> {
                 snapshot,
             } => {
                 env.counters.commands.add(1);
+                way_point!(stream, "stored");
                 let answer = match appended {
                     Some(appended) => done(reply, appended),
                     None => Done {
