@@ -1,9 +1,10 @@
 //! `cluster`: several servers that are nodes of one PostgreSQL database, to try out (`up`), to hurt (`chaos`), to
-//! restart (`roll`), and to measure (`hop`, `share`, `databases`).
+//! restart (`roll`), and to measure (`hop`, `cinema`, `share`, `databases`).
 //!
 //! Not here: faults of a single server and its database (`faults`).
 
 mod chaos;
+mod cinema;
 mod clocks;
 mod fault;
 pub(crate) mod load;
@@ -14,6 +15,7 @@ mod payments;
 mod rates;
 mod roll;
 mod seats;
+mod trace;
 
 use std::path::PathBuf;
 
@@ -36,6 +38,8 @@ pub(crate) enum ClusterCommand {
     Chaos(chaos::ChaosArgs),
     /// Appends through the owner of a log, through another node, and by hints, by turns.
     Hop(rates::HopArgs),
+    /// Reserves seats of a cinema on one node and on several: through one, all, the owner and never the owner, by turns.
+    Cinema(cinema::CinemaArgs),
     /// Appends through one server alone and through two nodes, by turns.
     Share(rates::ShareArgs),
     /// Appends to stores of one, two and more databases, by turns: the rate, and the processor time of each event.
@@ -87,6 +91,7 @@ pub(crate) async fn run(command: &ClusterCommand, stop: &CancellationToken) -> R
         ClusterCommand::Up(args) => up(args, stop).await,
         ClusterCommand::Chaos(args) => chaos::run(args, stop).await,
         ClusterCommand::Hop(args) => rates::hop(args, stop).await,
+        ClusterCommand::Cinema(args) => cinema::run(args, stop).await,
         ClusterCommand::Share(args) => rates::share(args, stop).await,
         ClusterCommand::Databases(args) => rates::databases(args, stop).await,
         ClusterCommand::Roll(args) => roll::run(args, stop).await,

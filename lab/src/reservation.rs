@@ -12,6 +12,7 @@ mod measure;
 mod model;
 mod overload;
 mod published;
+mod routes;
 mod script;
 mod step;
 mod stored;
@@ -42,17 +43,17 @@ use crate::workload::counters;
 use crate::workload::ladder;
 use crate::workload::watch::Watched;
 
-pub(crate) use args::ReservationArgs;
+pub(crate) use args::{Ladder, ReservationArgs};
 pub(crate) use kill::{KillArgs, run as run_kill};
 
 pub(crate) use generator::{Drive, Generator, Phase, windows};
 pub(crate) use ledger::Ledger;
 pub(crate) use model::Shows;
+pub(crate) use routes::{Routes, To, Way};
 pub(crate) use script::{Scenario, Script};
 pub(crate) use verdict::{Verdict, Wrong, Wrongs};
 
-use step::Step;
-pub(crate) use step::{HEAD_START, LATENCY, latency_cells};
+pub(crate) use step::{HEAD_START, LATENCY, Step, latency_cells, run as run_steps};
 
 /// Connections of the open loop.
 const CONNECTIONS: u32 = 512;

@@ -207,6 +207,78 @@ fn three_cinemas_hold_no_seat_twice() {
     assert!(end_of(&mut up).success());
 }
 
+/// The report of `cluster cinema` on two nodes, with these arguments.
+fn cinema_report(cinema: &Path, arguments: &[&str]) -> Report {
+    let directory = tempfile::tempdir().unwrap();
+    let results = directory.path().join("results.jsonl");
+    let mut load = Command::new(LAB);
+    load.args(["cluster", "cinema", "--nodes", "2", "--logs", "4"])
+        .args(["--warm-up", "500ms", "--duration", "2s", "--cinema"])
+        .arg(cinema)
+        .args(arguments)
+        .arg("--results")
+        .arg(&results);
+    let output = load.output().unwrap();
+    let [said, complained] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    assert!(output.status.success(), "{said}\n{complained}");
+    let line = std::fs::read_to_string(results).unwrap();
+    serde_json::from_str(line.trim()).unwrap()
+}
+
+/// The rows of a table, each as its words and numbers by column.
+fn rows(report: &Report, title: &str) -> Vec<BTreeMap<String, Cell>> {
+    let table = report.tables().find(|table| table.title == title);
+    let table = table.unwrap_or_else(|| panic!("no table {title:?}: {report}"));
+    let names = || table.columns.iter().map(|column| column.name.clone());
+    let rows = table.rows.iter();
+    rows.map(|row| names().zip(row.cells.clone()).collect())
+        .collect()
+}
+
+/// Goal: one node and several are measured by turns, every request comes to the owner as its case says, and the trace
+/// of a hop has all legs.
+#[test]
+fn a_cinema_is_measured_on_one_node_and_on_several() {
+    let cinema = beside_the_lab("cinema");
+    if !has_postgres() {
+        return;
+    }
+    let short = ["--rounds", "1", "--rates", "50", "--shows", "20"];
+    let report = cinema_report(&cinema, &short);
+    let loads = rows(&report, "Medians of the rounds");
+    assert_eq!(loads.len(), 10, "two scenarios: {report}");
+    let done = |row: &BTreeMap<String, Cell>| row["accepted/s"].number() > Some(0.0);
+    assert!(loads.iter().all(done), "{report}");
+    let kinds = rows(&report, "Every kind of request, medians of the rounds");
+    for (through, kind, share) in [
+        ("one node", "owner", 1.0),
+        ("the owner (hints)", "hint", 1.0),
+        ("never the owner (hops)", "hop", 1.0),
+    ] {
+        let of = kinds
+            .iter()
+            .filter(|row| row["through"] == Cell::from(through));
+        let of: Vec<_> = of.collect();
+        assert_eq!(of.len(), 2, "{through}, of two scenarios: {report}");
+        for row in of {
+            assert_eq!(row["kind"], Cell::from(kind), "{through}");
+            assert_eq!(row["of all requests"].number(), Some(share), "{through}");
+        }
+    }
+    let report = cinema_report(&cinema, &["--trace", "20"]);
+    let legs = |to: &str| {
+        let rows = rows(&report, &format!("Requests to {to}, each leg of the way"));
+        let ends = rows.into_iter().map(|row| row["ends with"].clone());
+        ends.filter(|end| *end != Cell::Unknown).collect::<Vec<_>>()
+    };
+    let at_owner = ["taken up", "decided", "sent", "committed", "stored"].map(Cell::from);
+    assert_eq!(legs("the owner"), at_owner, "{report}");
+    let mut hop = vec![Cell::from("forwarded"), Cell::from("carried")];
+    hop.extend(at_owner);
+    hop.push(Cell::from("returned"));
+    assert_eq!(legs("another node"), hop, "{report}");
+}
+
 /// The lines that a process says, up to the first one that begins so. The rest is read, too: the lab must not find its
 /// output closed.
 fn lines_until(process: &mut Child, last: &str) -> Vec<String> {

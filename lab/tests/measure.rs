@@ -251,7 +251,7 @@ fn appends_are_told_with_what_the_database_did() {
 
 /// What was published and must keep a command: the number in our list, what it is, and the command. Whoever tidies the
 /// lab moves a row to another command, but removes none.
-const ROWS: [(u32, &str, &str); 28] = [
+const ROWS: [(u32, &str, &str); 31] = [
     (
         4,
         "reads of an entity in memory, also while there is too much load",
@@ -303,6 +303,21 @@ const ROWS: [(u32, &str, &str); 28] = [
         "reservation --url http://a:1 --scenario concurrent --closed 64",
     ),
     (12, "the cost of the hop", "cluster hop --rates 1000,6000"),
+    (
+        12,
+        "the cost of the hop for the application",
+        "cluster cinema --cinema c --rates 0,1000,3000 --rounds 5",
+    ),
+    (
+        12,
+        "where the time of a hop goes",
+        "cluster cinema --cinema c --trace 100",
+    ),
+    (
+        6,
+        "the ladder on one node and on three",
+        "cluster cinema --cinema c --steps 500:250:5000 --step-duration 5m",
+    ),
     (
         16,
         "overload",

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::{join_all, try_join_all};
 use gesta_pgtest::{FaultProxy, free_address};
@@ -13,9 +13,14 @@ use super::SizeArgs;
 use super::clocks::{Clock, Shown};
 use super::load::Way;
 use super::paths::Paths;
-use crate::failure::Result;
+use crate::failure::{Result, fail};
 use crate::machine::child::{Program, Server};
-use crate::machine::store;
+use crate::machine::{postgres, store};
+
+/// How long the logs may take to be shared equally.
+const SETTLED_WITHIN: Duration = Duration::from_secs(180);
+/// How often waits look.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// What is between nodes, and what can be hurt beside the processes.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -153,6 +158,49 @@ impl Nodes {
             url: node.server.url(),
         });
         ways.collect()
+    }
+
+    /// Waits until no node owns more than its share of the logs and no log moves, and gives the node that owns each log. Logs
+    /// begin to move for the sake of balance 20 s after the last change, and then one in a second.
+    pub(crate) async fn settled(&self) -> Result<Vec<usize>> {
+        let deadline = Instant::now() + SETTLED_WITHIN;
+        loop {
+            let owners = self.owners().await?;
+            let count = |node| owners.iter().filter(|owner| **owner == Some(node)).count();
+            let counts: Vec<usize> = (0..self.all.len()).map(count).collect();
+            // A node gives nothing away as long as it has no more than its share, rounded up.
+            let share = owners.len().div_ceil(self.all.len());
+            let is_shared = counts.iter().all(|count| *count <= share);
+            let all: Option<Vec<usize>> = owners.into_iter().collect();
+            match all {
+                Some(all) if is_shared => return Ok(all),
+                _ if Instant::now() > deadline => {
+                    return fail(format!("the logs do not settle: each node has {counts:?}"));
+                }
+                _ => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// The node that owns each log; none of a log that moves or has no owner. Of a store of one database.
+    pub(crate) async fn owners(&self) -> Result<Vec<Option<usize>>> {
+        let client = postgres::connect(&self.url()).await?;
+        let sql = "SELECT CASE WHEN l.next_owner IS NULL THEN n.address END FROM gesta.leases AS l \
+             LEFT JOIN gesta.nodes AS n ON n.id = l.owner AND n.generation = l.generation ORDER BY l.log";
+        let rows = client.query(sql, &[]).await?;
+        let owner = |address: Option<String>| {
+            let address = address?;
+            self.all.iter().position(|node| node.address == address)
+        };
+        Ok(rows.iter().map(|row| owner(row.get(0))).collect())
+    }
+
+    /// The node that owns the log of a store that has one.
+    pub(crate) async fn owner_of_the_only_log(&self) -> Result<usize> {
+        match self.owners().await?.as_slice() {
+            [Some(owner)] => Ok(*owner),
+            owners => fail(format!("not one log with an owner: {owners:?}")),
+        }
     }
 
     /// Ends all nodes as an operator would.

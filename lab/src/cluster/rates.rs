@@ -18,11 +18,10 @@ use tokio_util::sync::CancellationToken;
 use super::SizeArgs;
 use super::nodes::{Conditions, Nodes};
 use crate::cells;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Result, fail};
 use crate::histogram::{median, noise};
 use crate::machine::child::{Program, ProgramArgs};
 use crate::machine::host::busy_of;
-use crate::machine::postgres;
 use crate::machine::processes::Tree;
 use crate::report::{Cell, Report, ReportArgs, Table, Unit};
 use crate::units;
@@ -346,7 +345,7 @@ pub(super) async fn hop(args: &HopArgs, stop: &CancellationToken) -> Result<bool
     let size = SizeArgs::of(2, 1);
     let program = Program::gesta(&args.load.program.find()?);
     let mut nodes = Nodes::start(&program, &size, Conditions::default()).await?;
-    let owner = owner_of_the_log(&nodes).await?;
+    let owner = nodes.owner_of_the_only_log().await?;
     let mut cases = Vec::new();
     for rate in &args.rates {
         for (way, node) in [
@@ -474,16 +473,6 @@ pub(super) async fn databases(args: &DatabasesArgs, stop: &CancellationToken) ->
         nodes.stop().await;
     }
     report.finish(&args.load.report, !stop.is_cancelled())
-}
-
-/// Which node owns the only log.
-async fn owner_of_the_log(nodes: &Nodes) -> Result<usize> {
-    let client = postgres::connect(&nodes.url()).await?;
-    let sql = "SELECT n.address FROM gesta.leases AS l \
-         JOIN gesta.nodes AS n ON n.id = l.owner AND n.generation = l.generation";
-    let address: String = client.query_one(sql, &[]).await?.get(0);
-    let found = nodes.all.iter().position(|node| node.address == address);
-    found.ok_or_else(|| Failure(format!("no node of this run has the address {address}")))
 }
 
 /// Where clients reach the node of each address that nodes use among each other.

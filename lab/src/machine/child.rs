@@ -219,6 +219,11 @@ impl Server {
         ended
     }
 
+    /// The file of its log.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
+    }
+
     /// The last lines of its log.
     pub(crate) fn log_tail(&self) -> String {
         let running = self.running.as_ref();

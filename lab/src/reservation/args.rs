@@ -94,6 +94,48 @@ pub(crate) struct ReservationArgs {
     pub(crate) report: ReportArgs,
 }
 
+/// A ladder on servers that another command has started.
+#[derive(Debug)]
+pub(crate) struct Ladder {
+    pub(crate) urls: Vec<String>,
+    pub(crate) store: String,
+    pub(crate) scenario: Scenario,
+    /// Of the concurrent scenario.
+    pub(crate) shows: u32,
+    pub(crate) seed: u64,
+    pub(crate) steps: Steps,
+    pub(crate) step_duration: Duration,
+    pub(crate) warm_up: Duration,
+    pub(crate) report: ReportArgs,
+}
+
+impl From<Ladder> for ReservationArgs {
+    fn from(ladder: Ladder) -> Self {
+        Self {
+            urls: ladder.urls,
+            cinema: None,
+            scenario: ladder.scenario,
+            shows: ladder.shows,
+            seats: 50,
+            seed: ladder.seed,
+            closed: None,
+            open: None,
+            steps: Some(ladder.steps),
+            step_duration: Some(ladder.step_duration),
+            stop_p99: Duration::from_millis(50),
+            warm_up: ladder.warm_up,
+            duration: ladder.step_duration,
+            connections: None,
+            active_users: None,
+            reads: 0.0,
+            store: Some(ladder.store),
+            overload: None,
+            sustainable: None,
+            report: ladder.report,
+        }
+    }
+}
+
 fn share(text: &str) -> std::result::Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=0.9).contains(&share) => Ok(share),

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::ledger::Ledger;
 use super::measure::PhaseResult;
 use super::model::{Answer, Call, Op, Outcome, Shows};
+use super::routes::{Routes, Way};
 use super::script::{Script, User};
 use crate::failure::{Failure, Result, fail};
 use crate::machine::http::Connection;
@@ -105,6 +106,7 @@ struct State {
 pub(crate) struct Generator {
     pub(crate) shows: Shows,
     servers: Vec<Server>,
+    routes: Routes,
     state: RefCell<State>,
 }
 
@@ -116,6 +118,17 @@ impl Generator {
         seed: u64,
         script: Script,
     ) -> Result<Rc<Self>> {
+        Self::begin_routed(targets, connections, seed, script, Routes::default()).await
+    }
+
+    /// The same, where it is known which node owns which show.
+    pub(crate) async fn begin_routed(
+        targets: &[SocketAddr],
+        connections: usize,
+        seed: u64,
+        script: Script,
+        routes: Routes,
+    ) -> Result<Rc<Self>> {
         let (shows, existing) = (script.shows, script.next_show);
         let servers = targets.iter().map(|address| Server {
             address: *address,
@@ -124,6 +137,7 @@ impl Generator {
         let generator = Rc::new(Self {
             shows,
             servers: servers.collect(),
+            routes,
             state: RefCell::new(State {
                 script,
                 users: Vec::new(),
@@ -326,8 +340,11 @@ impl Generator {
         (count > 0).then(|| state.recent[state.random.below(count)].0)
     }
 
-    /// Users keep to one server; reads go where the show was not changed last.
+    /// Users keep to one server unless the routes say another; reads go where the show was not changed last.
     fn server_of(&self, op: Op, user: usize) -> usize {
+        if let Some(server) = self.routes.server(&self.shows, op.show, user) {
+            return server;
+        }
         let state = self.state.borrow();
         let changed = state.recent.iter().rev().find(|(show, _)| *show == op.show);
         match changed.filter(|_| op.call == Call::Read) {
@@ -372,7 +389,8 @@ impl Generator {
         if op.call != Call::Read {
             state.script.settle(&mut state.users[user], answer.outcome);
         }
-        state.account(window, intended, op, server, answer.outcome, error);
+        let way = self.routes.way(&self.shows, op.show, server);
+        state.account(window, intended, (op, way), server, answer.outcome, error);
         true
     }
 
@@ -457,7 +475,7 @@ impl State {
         &mut self,
         window: &Window,
         intended: Instant,
-        op: Op,
+        (op, way): (Op, Option<Way>),
         server: usize,
         outcome: Outcome,
         error: Option<String>,
@@ -470,6 +488,7 @@ impl State {
         }
         if intended >= window.from {
             result.record(op.call, outcome, latency);
+            result.record_way(way, latency);
         }
         let slot = result.slot(intended - window.begin);
         slot.intended += 1;

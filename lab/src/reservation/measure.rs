@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::model::{Call, Outcome};
+use super::routes::Way;
 use crate::histogram::{Latencies, Percentiles};
 
 /// Length of a slot of the time line.
@@ -21,6 +22,7 @@ pub(crate) struct Slot {
 #[derive(Debug, Default)]
 pub(crate) struct PhaseResult {
     by: [[Latencies; Outcome::ALL.len()]; Call::ALL.len()],
+    by_way: [Latencies; 2],
     /// Requests that were never sent, counted as if they had ended when they were given up.
     pub(crate) unsent: Latencies,
     /// Answers that arrived in the measured part, by outcome.
@@ -54,6 +56,18 @@ impl PhaseResult {
     /// Adds an answer, or a failure.
     pub(crate) fn record(&mut self, call: Call, outcome: Outcome, latency: Duration) {
         self.by[call as usize][outcome as usize].record(latency);
+    }
+
+    /// Adds an answer, or a failure, by its way to the owner of the show, if that is known.
+    pub(crate) fn record_way(&mut self, way: Option<Way>, latency: Duration) {
+        if let Some(way) = way {
+            self.by_way[way as usize].record(latency);
+        }
+    }
+
+    /// The figures of all requests that came to the owner this way.
+    pub(crate) fn over_way(&self, way: Way) -> Percentiles {
+        self.by_way[way as usize].percentiles()
     }
 
     /// The figures of the cells that `wanted` chooses, all together.

@@ -12,7 +12,7 @@ use super::model::{Call, Outcome};
 use crate::cells;
 use crate::histogram::Percentiles;
 use crate::report::{Cell, Report, Table, Unit};
-use crate::workload::counters::{self, Stretch, Watch};
+use crate::workload::counters::{self, DatabaseFigures, Stretch, Watch};
 use crate::workload::ladder::Reached;
 use crate::workload::watch::{Sampled, Watched, sample};
 
@@ -55,7 +55,8 @@ pub(crate) async fn run(
 }
 
 impl Step {
-    fn tell_of_trouble(&self, report: &mut Report) {
+    /// Tells why the figures are not those of the application, if they are not, and what failed.
+    pub(crate) fn tell_of_trouble(&self, report: &mut Report) {
         let (name, lag) = (&self.name, self.result.lag.percentiles());
         let is_open = matches!(self.drive, Drive::Open { .. });
         let why = self.cpu.limit(is_open.then_some(lag.p99));
@@ -86,6 +87,16 @@ impl Step {
     /// Processor time of the processes of this name, in cores; none if they are not on this machine.
     pub(crate) fn cores(&self, name: &str) -> Option<f64> {
         self.cpu.of(name)
+    }
+
+    /// Processor time of everything on this machine, in cores.
+    pub(crate) fn machine_cores(&self) -> f64 {
+        self.cpu.machine.machine_cores
+    }
+
+    /// What the database did, if it can be asked.
+    pub(crate) fn database(&self) -> Option<&DatabaseFigures> {
+        self.cpu.database.as_ref()
     }
 
     fn micros_per_request(&self) -> Option<f64> {

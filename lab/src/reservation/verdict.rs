@@ -13,6 +13,7 @@ use super::model::{Call, Op};
 use super::stored;
 use crate::failure::Result;
 use crate::report::Report;
+use crate::report::read_back::ReadBack;
 
 /// Most findings of a kind that are told in words.
 const FINDINGS_MAX: usize = 10;
@@ -181,6 +182,21 @@ impl Verdict {
             "{} requests were acknowledged about {} seats of {} shows, {} reads were answered, {} outcomes stayed unknown{events}.",
             self.acknowledged, self.seats, self.shows, self.reads, self.unknown
         )
+    }
+
+    /// Tells of the checks of one load of many.
+    pub(crate) fn tell_in_brief(&self, report: &mut Report, name: &str) {
+        let told = self.wrongs.told();
+        let problems = told.into_iter().map(|wrong| format!("{name}: {wrong}"));
+        report.problems.extend(problems);
+        report.check(
+            name,
+            &ReadBack {
+                acknowledged: self.acknowledged + self.shows,
+                found: self.events.unwrap_or_default(),
+                ..ReadBack::default()
+            },
+        );
     }
 
     /// Tells of the checks.

@@ -79,7 +79,7 @@ pub(crate) async fn sample(
         };
         until(end).await;
         let seconds = began.elapsed().as_secs_f64().max(0.001);
-        let cores = |used: Duration| (used.as_secs_f64() / seconds * 100.0).round() / 100.0;
+        let cores = |used: Duration| (used.as_secs_f64() / seconds * 1e4).round() / 1e4;
         let (machine, own) = (machine.used(), cores(own_time().saturating_sub(own)));
         let after = busy(&trees).await;
         let counted = match database.as_ref().zip(looked) {

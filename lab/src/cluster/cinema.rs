@@ -1,0 +1,592 @@
+//! `cluster cinema`: the same load on one cinema and on several that are nodes of one database, by turns: through one
+//! of them, through all, to the node that owns the show (what a client that follows hints does), and never to that node.
+//! So what a request costs at the owner, by a hop and by a hint stands in one table, with the processor time of the
+//! application and of the database. `--steps` is the published ladder on both instead.
+//!
+//! The nodes are measured only while none owns more than its share of the logs and none moves. Everything that was
+//! acknowledged is compared with the store after each load, and every answer must fit one order of all requests.
+//! Not here: the users (`reservation`), what happens when nodes die (`chaos`).
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gesta_core::{AllFrom, WAY_POINTS, uptime};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::SizeArgs;
+use super::nodes::{Conditions, Nodes};
+use super::trace::Trace;
+use crate::cells;
+use crate::event_ids::Run;
+use crate::failure::Result;
+use crate::faults::name_of;
+use crate::histogram::{Percentiles, median, noise};
+use crate::machine::child::Program;
+use crate::machine::processes::Tree;
+use crate::machine::store;
+use crate::report::{Cell, Report, ReportArgs, Table, Unit};
+use crate::reservation::{
+    self, Drive, Generator, Ladder, Ledger, Phase, Routes, Scenario, Script, Shows, Step, To,
+    Verdict, Way,
+};
+use crate::units::{self, seconds};
+use crate::workload::counters;
+use crate::workload::ladder::Steps;
+use crate::workload::watch::Watched;
+
+/// Connections of a load with a schedule, and the fewest users who share them.
+const CONNECTIONS: usize = 512;
+/// Users of a load with a schedule, for each request a second: each makes one every 250 ms.
+const USERS_PER_RATE: f64 = 0.25;
+
+/// One cinema against several nodes, by turns.
+#[derive(Debug, Clone, clap::Args, Serialize)]
+pub(crate) struct CinemaArgs {
+    /// The cinema's program.
+    #[arg(long, value_name = "PROGRAM")]
+    #[serde(skip)]
+    cinema: PathBuf,
+    /// Nodes beside the single one.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=20))]
+    nodes: u16,
+    /// Logs of each store.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(2..=1_024))]
+    logs: u16,
+    /// Who meets whom.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "serial,concurrent"
+    )]
+    scenarios: Vec<Scenario>,
+    /// Requests a second, on a schedule; 0 is a closed loop.
+    #[arg(long, value_delimiter = ',', default_value = "0,1000,3000")]
+    rates: Vec<u32>,
+    /// Users of the closed loop, with a connection each to every node that they ask.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    closed: u32,
+    /// Shows of the concurrent scenario, created before the clock starts.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    shows: u32,
+    /// First part of each load, kept apart from the figures.
+    #[arg(long, default_value = "3s", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds")]
+    warm_up: Duration,
+    /// Measured part of each load.
+    #[arg(long, default_value = "15s", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds")]
+    duration: Duration,
+    /// How often everything is measured, by turns; medians count.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Instead: a ladder on one cinema, then one through all nodes, FROM:STEP:TO requests a second.
+    #[arg(long, value_name = "FROM:STEP:TO", value_parser = Steps::parse)]
+    steps: Option<Steps>,
+    /// Length of a step of the ladder; --warm-up is its first part.
+    #[arg(long, default_value = "1m", requires = "steps", value_parser = units::duration)]
+    #[serde(serialize_with = "seconds")]
+    step_duration: Duration,
+    /// Instead: where the time of a request goes, at this rate, from the trace of the nodes.
+    #[arg(long, value_name = "RATE", conflicts_with = "steps", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    trace: Option<u32>,
+    /// Seed of the order of seats.
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
+    #[command(flatten)]
+    #[serde(skip)]
+    report: ReportArgs,
+}
+
+/// A load that is measured again and again.
+struct Case {
+    name: String,
+    /// Which of the benches.
+    bench: usize,
+    /// The nodes that are asked.
+    asked: Vec<usize>,
+    to: To,
+    scenario: Scenario,
+    /// Requests per second; 0 is a closed loop.
+    rate: u32,
+    rounds: Vec<Round>,
+}
+
+/// What was measured of a case in one round.
+struct Round {
+    accepted_per_second: f64,
+    all: Percentiles,
+    /// Requests to the owner of the show, and those that went on to it; how many of all were the latter.
+    owner: Percentiles,
+    hop: Percentiles,
+    /// Processor time per request that was carried out; none if the processes are not known.
+    application_micros: f64,
+    database_micros: f64,
+    /// Of the database, per request: counts, which other work on the machine changes least.
+    statements: f64,
+    transactions: f64,
+    machine_cores: f64,
+    late_ms: f64,
+}
+
+/// What is told of a case.
+const COLUMNS: [(&str, Unit); 16] = [
+    ("scenario", Unit::Words),
+    ("requests/s wanted", Unit::Count),
+    ("through", Unit::Words),
+    ("accepted/s", Unit::Count),
+    ("±", Unit::Share),
+    ("of one node", Unit::Share),
+    ("p50", Unit::Millis),
+    ("p99", Unit::Millis),
+    ("p99.9", Unit::Millis),
+    ("application, µs per request", Unit::Count),
+    ("database, µs per request", Unit::Count),
+    ("both, of one node", Unit::Times),
+    ("statements per request", Unit::Count),
+    ("transactions per request", Unit::Count),
+    ("cores busy", Unit::Cores),
+    ("generator late (p99)", Unit::Millis),
+];
+
+/// What is told of each kind of request.
+const KINDS: [(&str, Unit); 8] = [
+    ("scenario", Unit::Words),
+    ("requests/s wanted", Unit::Count),
+    ("through", Unit::Words),
+    ("kind", Unit::Words),
+    ("of all requests", Unit::Share),
+    ("p50", Unit::Millis),
+    ("p99", Unit::Millis),
+    ("p99.9", Unit::Millis),
+];
+
+impl Case {
+    fn middle(&self, value: impl Fn(&Round) -> f64) -> f64 {
+        median(&self.rounds.iter().map(value).collect::<Vec<_>>())
+    }
+
+    fn rate(&self) -> f64 {
+        self.middle(|round| round.accepted_per_second)
+    }
+
+    fn micros(&self) -> f64 {
+        self.middle(|round| round.application_micros + round.database_micros)
+    }
+
+    fn wanted(&self) -> Option<u32> {
+        (self.rate > 0).then_some(self.rate)
+    }
+
+    /// `one`: the same load on the single node.
+    fn cells(&self, one: &Self) -> Vec<Cell> {
+        let rates: Vec<f64> = self
+            .rounds
+            .iter()
+            .map(|one| one.accepted_per_second)
+            .collect();
+        cells![
+            name_of(self.scenario),
+            self.wanted(),
+            &self.name,
+            self.rate(),
+            (rates.len() > 1).then(|| noise(&rates)),
+            (self.rate == 0).then(|| self.rate() / one.rate()),
+            self.middle(|one| one.all.p50),
+            self.middle(|one| one.all.p99),
+            self.middle(|one| one.all.p999),
+            self.middle(|one| one.application_micros),
+            self.middle(|one| one.database_micros),
+            self.micros() / one.micros(),
+            self.middle(|one| one.statements),
+            self.middle(|one| one.transactions),
+            self.middle(|one| one.machine_cores),
+            self.middle(|one| one.late_ms),
+        ]
+    }
+
+    /// A row for each kind of request that this case has.
+    fn kinds(&self) -> Vec<Vec<Cell>> {
+        let at_owner = match self.to {
+            To::Owner => "hint",
+            _ => "owner",
+        };
+        let all = |round: &Round| (round.owner.count + round.hop.count).max(1) as f64;
+        let kinds = [(at_owner, Way::Owner), ("hop", Way::Hop)];
+        let kinds = kinds.iter().filter_map(|(kind, way)| {
+            let of = |round: &Round, figure: fn(&Percentiles) -> f64| figure(round.of_way(*way));
+            let share = self.middle(|one| of(one, |p| p.count as f64) / all(one));
+            let row = cells![
+                name_of(self.scenario),
+                self.wanted(),
+                &self.name,
+                *kind,
+                share,
+                self.middle(|one| of(one, |p| p.p50)),
+                self.middle(|one| of(one, |p| p.p99)),
+                self.middle(|one| of(one, |p| p.p999)),
+            ];
+            (share > 0.0).then_some(row)
+        });
+        kinds.collect()
+    }
+}
+
+/// Cinemas under measurement.
+struct Bench<'a> {
+    nodes: &'a Nodes,
+    /// The node that owns each log.
+    owners: Vec<usize>,
+    watched: Watched,
+}
+
+impl<'a> Bench<'a> {
+    async fn new(nodes: &'a Nodes) -> Result<Self> {
+        let database = nodes.databases[0].addr();
+        let application = (nodes.all.iter())
+            .filter_map(|node| Tree::listening_on("application", node.server.address()));
+        let trees = application.chain(Tree::listening_on("database", database));
+        Ok(Self {
+            owners: nodes.settled().await?,
+            watched: Watched {
+                trees: trees.collect(),
+                database: counters::watch(&nodes.url()).await?.map(Arc::new),
+            },
+            nodes,
+        })
+    }
+
+    /// One measurement of a case.
+    async fn load(
+        &self,
+        case: &Case,
+        args: &CinemaArgs,
+        report: &mut Report,
+        stop: &CancellationToken,
+    ) -> Result<Round> {
+        // Not open while the load runs: it would be one more process that listens to the messages of the others.
+        let opened = store::open_url(&self.nodes.url(), Duration::ZERO, 1).await?;
+        let from = AllFrom::Checkpoint(store::end_of(opened.store.as_ref()).await?);
+        opened.store.shutdown().await?;
+        let asked = case.asked.iter().map(|node| &self.nodes.all[*node]);
+        let users = Users {
+            targets: asked.map(|node| node.server.address()).collect(),
+            routes: Routes::new(&self.owners, &case.asked, case.to)?,
+            case: case.name.clone(),
+            scenario: case.scenario,
+            existing: match case.scenario {
+                Scenario::Serial => 0,
+                Scenario::Concurrent => args.shows,
+            },
+            phase: args.phase(case.rate),
+            seed: args.seed,
+        };
+        let (watched, own_stop) = (self.watched.clone(), stop.clone());
+        let (ledger, step, mut verdict) =
+            reservation::alone(move || users.run(watched, own_stop)).await?;
+        let opened = store::open_url(&self.nodes.url(), Duration::ZERO, 1).await?;
+        verdict.add_events(&opened.store, from, &ledger).await?;
+        report.store = Some(opened.facts.clone());
+        opened.store.shutdown().await?;
+        let name = format!("{}, {}/s, {}", name_of(case.scenario), case.rate, case.name);
+        verdict.tell_in_brief(report, &name);
+        step.tell_of_trouble(report);
+        if self.nodes.owners().await?
+            != self
+                .owners
+                .iter()
+                .map(|owner| Some(*owner))
+                .collect::<Vec<_>>()
+        {
+            report.caution(format!("{name}: logs have moved meanwhile."));
+        }
+        let round = Round::of(&step);
+        let (rate, all, micros) = (
+            round.accepted_per_second,
+            &round.all,
+            [round.application_micros, round.database_micros],
+        );
+        eprintln!(
+            "{name}: {rate:.0}/s, p50 {:.1} ms, p99 {:.1}, p99.9 {:.1}, {:.0} + {:.0} µs, {:.2} statements",
+            all.p50, all.p99, all.p999, micros[0], micros[1], round.statements
+        );
+        Ok(round)
+    }
+}
+
+impl Round {
+    fn of_way(&self, way: Way) -> &Percentiles {
+        match way {
+            Way::Owner => &self.owner,
+            Way::Hop => &self.hop,
+        }
+    }
+
+    fn of(step: &Step) -> Self {
+        let done = step.result.decided_per_second().max(f64::MIN_POSITIVE);
+        let micros = |name| {
+            step.cores(name)
+                .map_or(f64::NAN, |cores| cores * 1e6 / done)
+        };
+        let requests = done * step.result.seconds;
+        let each = |count: Option<u64>| count.map_or(f64::NAN, |count| count as f64 / requests);
+        Self {
+            accepted_per_second: step.result.accepted_per_second(),
+            all: step.result.overall(),
+            owner: step.result.over_way(Way::Owner),
+            hop: step.result.over_way(Way::Hop),
+            application_micros: micros("application"),
+            database_micros: micros("database"),
+            statements: each(
+                step.database()
+                    .and_then(|it| Some(it.statements.as_ref()?.calls)),
+            ),
+            transactions: each(step.database().map(|it| it.transactions)),
+            machine_cores: step.machine_cores(),
+            late_ms: step.result.lag.percentiles().p99,
+        }
+    }
+}
+
+/// The users of one load.
+struct Users {
+    targets: Vec<SocketAddr>,
+    routes: Routes,
+    case: String,
+    scenario: Scenario,
+    existing: u32,
+    phase: Phase,
+    seed: u64,
+}
+
+impl Users {
+    async fn run(
+        self,
+        watched: Watched,
+        stop: CancellationToken,
+    ) -> Result<(Ledger, Step, Verdict)> {
+        let shows = Shows {
+            run: Run::random().number(),
+            seats: 50,
+        };
+        let script = Script::new(self.scenario, shows, self.existing, self.seed);
+        let connections = match self.phase.drive {
+            Drive::Closed(users) => users * self.targets.len(),
+            Drive::Open { .. } => CONNECTIONS,
+        };
+        let generator =
+            Generator::begin_routed(&self.targets, connections, self.seed, script, self.routes);
+        let generator = generator.await?;
+        let phases = [(self.case, self.phase)];
+        let mut steps = reservation::run_steps(&generator, &phases, &watched, &stop).await;
+        let verdict = Verdict::of_answers(&generator).await;
+        let step = steps.pop().expect("a step for each phase");
+        Ok((generator.into_ledger(), step, verdict))
+    }
+}
+
+impl CinemaArgs {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a quarter of a rate"
+    )]
+    fn phase(&self, rate: u32) -> Phase {
+        let rate = f64::from(rate);
+        let drive = match rate > 0.0 {
+            true => Drive::Open {
+                rate,
+                users: (rate * USERS_PER_RATE).max(64.0) as usize,
+            },
+            false => Drive::Closed(self.closed as usize),
+        };
+        Phase {
+            drive,
+            reads: 0.0,
+            warm_up: self.warm_up,
+            duration: self.duration,
+            slow: Duration::from_millis(50),
+        }
+    }
+
+    /// What is measured by turns; the first of each load is the single node.
+    fn cases(&self) -> Vec<Case> {
+        let all: Vec<usize> = (0..self.nodes.into()).collect();
+        let ways = [
+            ("one node".to_owned(), 0, vec![0], To::Own),
+            (format!("one of {}", self.nodes), 1, vec![0], To::Own),
+            (format!("all {}", self.nodes), 1, all.clone(), To::Own),
+            ("the owner (hints)".to_owned(), 1, all.clone(), To::Owner),
+            ("never the owner (hops)".to_owned(), 1, all, To::Another),
+        ];
+        let mut cases = Vec::new();
+        for scenario in &self.scenarios {
+            for rate in &self.rates {
+                cases.extend(ways.iter().cloned().map(|(name, bench, asked, to)| Case {
+                    name,
+                    bench,
+                    asked,
+                    to,
+                    scenario: *scenario,
+                    rate: *rate,
+                    rounds: Vec::new(),
+                }));
+            }
+        }
+        cases
+    }
+}
+
+/// Loads of one rate and scenario.
+const WAYS: usize = 5;
+
+/// `cluster cinema`. True if it is a result.
+pub(super) async fn run(args: &CinemaArgs, stop: &CancellationToken) -> Result<bool> {
+    let program = Program::cinema(&args.cinema);
+    let size = |nodes| SizeArgs::of(nodes, args.logs);
+    if let Some(steps) = args.steps {
+        return ladder(args, steps, &program, stop).await;
+    }
+    if let Some(rate) = args.trace {
+        return traced(args, rate, program, stop).await;
+    }
+    let title = "A cinema on one node and on several";
+    let mut report = Report::begin("cluster-cinema", title, args.seed);
+    let mut one = Nodes::start(&program, &size(1), Conditions::default()).await?;
+    let mut several = Nodes::start(&program, &size(args.nodes), Conditions::default()).await?;
+    let benches = [Bench::new(&one).await?, Bench::new(&several).await?];
+    let mut cases = args.cases();
+    for _ in 0..args.rounds {
+        for case in &mut cases {
+            if !stop.is_cancelled() {
+                let round = benches[case.bench]
+                    .load(case, args, &mut report, stop)
+                    .await?;
+                case.rounds.push(round);
+            }
+        }
+    }
+    drop(benches);
+    let mut told = Vec::new();
+    let mut table = Table::new("Medians of the rounds", COLUMNS);
+    let mut kinds = Table::new("Every kind of request, medians of the rounds", KINDS);
+    for ways in cases.chunks(WAYS) {
+        for case in ways {
+            table.row(case.cells(&ways[0]));
+            case.kinds().into_iter().for_each(|row| kinds.row(row));
+        }
+        told.push(sentence(ways));
+    }
+    report.table(table);
+    report.table(kinds);
+    report.finding = format!("{}.", told.join("; "));
+    report.workload = json!(args);
+    one.stop().await;
+    several.stop().await;
+    report.finish(&args.report, !stop.is_cancelled())
+}
+
+/// The requests of a light load, point by point: at the owner, and by a hop.
+async fn traced(
+    args: &CinemaArgs,
+    rate: u32,
+    mut program: Program,
+    stop: &CancellationToken,
+) -> Result<bool> {
+    let title = "Where the time of a request goes";
+    let mut report = Report::begin("cluster-cinema-trace", title, args.seed);
+    let filter = format!("warn,{WAY_POINTS}=trace");
+    program.arguments.extend(["--log".to_owned(), filter]);
+    let size = SizeArgs::of(args.nodes, args.logs);
+    let mut nodes = Nodes::start(&program, &size, Conditions::default()).await?;
+    let bench = Bench::new(&nodes).await?;
+    let mut found = Vec::new();
+    for (name, to) in [("the owner", To::Owner), ("another node", To::Another)] {
+        let case = Case {
+            name: name.to_owned(),
+            bench: 0,
+            asked: (0..args.nodes.into()).collect(),
+            to,
+            scenario: Scenario::Serial,
+            rate,
+            rounds: Vec::new(),
+        };
+        let begun = uptime();
+        bench.load(&case, args, &mut report, stop).await?;
+        let logs = nodes.all.iter().map(|node| node.server.log());
+        let trace = Trace::read(logs, begun)?;
+        report.table(trace.table(&format!("Requests to {name}, each leg of the way")));
+        found.push(format!(
+            "to {name} {} requests, {:.0} µs",
+            trace.requests(),
+            trace.whole()
+        ));
+    }
+    drop(bench);
+    report.finding = format!(
+        "From the question to the answer, medians: {}.",
+        found.join("; ")
+    );
+    report.workload = json!(args);
+    nodes.stop().await;
+    report.finish(&args.report, !stop.is_cancelled())
+}
+
+/// One node and all nodes, in words.
+fn sentence(ways: &[Case]) -> String {
+    let (one, all) = (&ways[0], &ways[2]);
+    let p99 = |case: &Case| case.middle(|round| round.all.p99);
+    let times = all.micros() / one.micros();
+    let scenario = name_of(one.scenario);
+    let costs = format!(
+        "p99 {:.1} ms on one node, {:.1} through {}, {times:.2} times the processor time",
+        p99(one),
+        p99(all),
+        all.name
+    );
+    match one.rate {
+        0 => format!(
+            "{scenario}, closed loop: {:.0} requests/s on one node, {:.0} through {} ({:.0} %), {costs}",
+            one.rate(),
+            all.rate(),
+            all.name,
+            all.rate() / one.rate() * 100.0
+        ),
+        rate => format!("{scenario}, {rate}/s: {costs}"),
+    }
+}
+
+/// The published ladder on one node, then through all: a report for each.
+async fn ladder(
+    args: &CinemaArgs,
+    steps: Steps,
+    program: &Program,
+    stop: &CancellationToken,
+) -> Result<bool> {
+    let mut is_result = true;
+    for nodes in [1, args.nodes] {
+        let size = SizeArgs::of(nodes, args.logs);
+        let mut nodes = Nodes::start(program, &size, Conditions::default()).await?;
+        nodes.settled().await?;
+        for scenario in &args.scenarios {
+            let ladder = Ladder {
+                urls: nodes.all.iter().map(|node| node.server.url()).collect(),
+                store: nodes.url(),
+                scenario: *scenario,
+                shows: args.shows,
+                seed: args.seed,
+                steps,
+                step_duration: args.step_duration,
+                warm_up: args.warm_up,
+                report: args.report.clone(),
+            };
+            is_result &= reservation::run(&ladder.into(), stop).await?;
+        }
+        nodes.stop().await;
+    }
+    Ok(is_result)
+}
