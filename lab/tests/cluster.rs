@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use gesta_lab::report::{Cell, Report};
 use gesta_testkit::depth;
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");

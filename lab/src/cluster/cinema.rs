@@ -518,7 +518,7 @@ async fn traced(
         let begun = uptime();
         bench.load(&case, args, &mut report, stop).await?;
         let logs = nodes.all.iter().map(|node| node.server.log());
-        let trace = Trace::read(logs, begun)?;
+        let trace = Trace::read(logs, begun, to == To::Another)?;
         report.table(trace.table(&format!("Requests to {name}, each leg of the way")));
         found.push(format!(
             "to {name} {} requests, {:.0} µs",

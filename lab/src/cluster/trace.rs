@@ -49,8 +49,13 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    /// Reads what the logs say of the time since `begun`.
-    pub(super) fn read<'a>(logs: impl Iterator<Item = &'a Path>, begun: Duration) -> Result<Self> {
+    /// Reads what the logs say of the time since `begun`: the ways through another node, or those without. The others,
+    /// of requests that met a log on its way to another owner, are left out.
+    pub(super) fn read<'a>(
+        logs: impl Iterator<Item = &'a Path>,
+        begun: Duration,
+        forwarded: bool,
+    ) -> Result<Self> {
         let mut streams: BTreeMap<String, Vec<Point>> = BTreeMap::new();
         for log in logs {
             for line in BufReader::new(File::open(log)?).lines() {
@@ -66,28 +71,36 @@ impl Trace {
         for mut points in streams.into_values() {
             points.sort();
             let ways = points.chunk_by(|_, next| next.name != ASKED);
-            ways.for_each(|way| trace.add(way));
+            ways.for_each(|way| trace.add(way, forwarded));
         }
         Ok(trace)
     }
 
-    /// Adds a way, if it is one from the question to the answer.
-    fn add(&mut self, way: &[Point]) {
-        let ended = |last: &Point| last.name == "stored" || last.name == "returned";
-        let (Some(first), Some(last)) = (way.first(), way.last()) else {
+    /// Adds a way, if it is one from the question to the answer, and forwarded or not as wanted. What follows the answer
+    /// is of a read, which has no question of its own here.
+    fn add(&mut self, way: &[Point], forwarded: bool) {
+        let [first, second, ..] = way else {
             return;
         };
-        let has_returned = way.iter().any(|point| point.name == "returned");
-        let is_forwarded = way.iter().any(|point| point.name == "forwarded");
-        if first.name != ASKED || !ended(last) || is_forwarded != has_returned {
+        let is_forwarded = second.name == "forwarded";
+        let answer = match is_forwarded {
+            true => "returned",
+            false => "stored",
+        };
+        let Some(last) = way.iter().position(|point| point.name == answer) else {
+            return;
+        };
+        if first.name != ASKED || is_forwarded != forwarded {
             return;
         }
+        let way = &way[..=last];
         for leg in way.windows(2) {
             let took = Duration::from_nanos(leg[1].at - leg[0].at);
             let legs = self.legs.entry(leg[1].name.clone()).or_default();
             legs.record(took);
         }
-        self.whole.record(Duration::from_nanos(last.at - first.at));
+        let whole = way[last].at - first.at;
+        self.whole.record(Duration::from_nanos(whole));
     }
 
     /// Ways that are complete.
@@ -169,6 +182,9 @@ mod tests {
             ("asked", 10),
             ("forwarded", 12),
             ("returned", 1_300),
+            // A read.
+            ("forwarded", 1_400),
+            ("returned", 1_500),
             ("asked", 2_000),
             ("forwarded", 2_010),
         ]);
@@ -181,7 +197,9 @@ mod tests {
             ("stored", 1_160),
         ]);
         let logs = || [edge.path(), owner.path()].into_iter();
-        let trace = Trace::read(logs(), Duration::ZERO).unwrap();
+        let direct = Trace::read(logs(), Duration::ZERO, false).unwrap();
+        assert_eq!(direct.requests(), 0, "it was forwarded");
+        let trace = Trace::read(logs(), Duration::ZERO, true).unwrap();
         assert_eq!(trace.requests(), 1, "the other one has no answer");
         let micros = |name: &str| (trace.legs[name].percentiles().p50 * 1_000.0).round();
         let near = |found: f64, wanted: f64| (found - wanted).abs() <= wanted * 0.02;
@@ -189,7 +207,7 @@ mod tests {
         assert!(near(micros("committed"), 1_000.0));
         assert!(near(trace.whole(), 1_290.0), "{}", trace.whole());
         assert_eq!(trace.table("t").rows.len(), LEGS.len() + 1);
-        let later = Trace::read(logs(), Duration::from_micros(500)).unwrap();
+        let later = Trace::read(logs(), Duration::from_micros(500), true).unwrap();
         assert_eq!(later.requests(), 0, "it began before");
     }
 }
