@@ -20,6 +20,8 @@ pub(crate) fn all() -> Vec<Box<dyn Peer>> {
         gesta::sqlite(),
         gesta::sqlite_tags(),
         gesta::http(),
+        gesta::http_tags(),
+        gesta::http_sqlite_tags(),
         #[cfg(feature = "umadb")]
         umadb::conditional(),
         #[cfg(feature = "umadb")]
@@ -99,7 +101,9 @@ mod tests {
                 "gesta-postgres-tags",
                 "gesta-sqlite",
                 "gesta-sqlite-tags",
-                "gesta-http"
+                "gesta-http",
+                "gesta-http-tags",
+                "gesta-http-sqlite-tags"
             ]
         );
         assert_eq!(names(&[]).len(), all().len());

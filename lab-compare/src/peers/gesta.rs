@@ -13,113 +13,163 @@ use crate::world::{Database, World};
 
 /// In this process on PostgreSQL, under this name.
 pub(super) fn postgres(name: &'static str) -> Box<dyn Peer> {
-    peer(name, "Gesta on PostgreSQL, in the process", Where::Postgres)
+    let title = "Gesta on PostgreSQL, in the process";
+    peer(name, title, Gesta::IN_PROCESS)
 }
 
 /// In this process on a file.
 pub(super) fn sqlite() -> Box<dyn Peer> {
-    peer(
-        "gesta-sqlite",
-        "Gesta on SQLite, in the process",
-        Where::Sqlite,
-    )
+    let way = Way {
+        database: Kind::Sqlite,
+        ..Gesta::IN_PROCESS
+    };
+    peer("gesta-sqlite", "Gesta on SQLite, in the process", way)
 }
 
-/// In this process on a file, by tags, as UmaDB is used.
-pub(super) fn sqlite_tags() -> Box<dyn Peer> {
-    peer(
-        "gesta-sqlite-tags",
-        "Gesta on SQLite, conditions by tags",
-        Where::SqliteTags,
-    )
-}
-
-/// In this process on PostgreSQL, by tags.
+/// In this process on PostgreSQL, by tags, as UmaDB is used.
 pub(super) fn postgres_tags() -> Box<dyn Peer> {
-    peer(
-        "gesta-postgres-tags",
-        "Gesta on PostgreSQL, conditions by tags",
-        Where::PostgresTags,
-    )
+    let way = Way {
+        claim: Claim::Tag,
+        ..Gesta::IN_PROCESS
+    };
+    let title = "Gesta on PostgreSQL, conditions by tags";
+    peer("gesta-postgres-tags", title, way)
+}
+
+/// In this process on a file, by tags.
+pub(super) fn sqlite_tags() -> Box<dyn Peer> {
+    let way = Way {
+        database: Kind::Sqlite,
+        claim: Claim::Tag,
+        ..Gesta::IN_PROCESS
+    };
+    let title = "Gesta on SQLite, conditions by tags";
+    peer("gesta-sqlite-tags", title, way)
 }
 
 /// Its server, on PostgreSQL.
 pub(super) fn http() -> Box<dyn Peer> {
-    peer(
-        "gesta-http",
-        "Gesta on PostgreSQL, through its HTTP server",
-        Where::Http,
-    )
+    let title = "Gesta on PostgreSQL, through its HTTP server";
+    peer("gesta-http", title, Gesta::BY_SERVER)
 }
 
-fn peer(name: &'static str, title: &'static str, place: Where) -> Box<dyn Peer> {
+/// Its server on PostgreSQL, by tags: a server on loopback, as UmaDB is.
+pub(super) fn http_tags() -> Box<dyn Peer> {
+    let way = Way {
+        claim: Claim::Tag,
+        ..Gesta::BY_SERVER
+    };
+    let title = "Gesta on PostgreSQL, HTTP server, conditions by tags";
+    peer("gesta-http-tags", title, way)
+}
+
+/// Its server on a file, by tags.
+pub(super) fn http_sqlite_tags() -> Box<dyn Peer> {
+    let way = Way {
+        database: Kind::Sqlite,
+        claim: Claim::Tag,
+        ..Gesta::BY_SERVER
+    };
+    let title = "Gesta on SQLite, HTTP server, conditions by tags";
+    peer("gesta-http-sqlite-tags", title, way)
+}
+
+fn peer(name: &'static str, title: &'static str, way: Way) -> Box<dyn Peer> {
     Box::new(Gesta {
         name,
         title,
-        place,
+        way,
         target: None,
         database: None,
         server: None,
     })
 }
 
+/// How Gesta is used.
 #[derive(Debug, Clone, Copy)]
-enum Where {
+struct Way {
+    database: Kind,
+    place: Place,
+    claim: Claim,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
     Postgres,
-    PostgresTags,
     Sqlite,
-    SqliteTags,
-    Http,
+}
+
+/// Where the store is open.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Process,
+    HttpServer,
+}
+
+/// What an append claims: the revision of its stream, or that nothing with the stream's tag has come since the last.
+#[derive(Debug, Clone, Copy)]
+enum Claim {
+    Revision,
+    Tag,
 }
 
 struct Gesta {
     name: &'static str,
     title: &'static str,
-    place: Where,
+    way: Way,
     target: Option<Arc<dyn Target>>,
     database: Option<Database>,
     server: Option<Child>,
 }
 
 impl Gesta {
+    const IN_PROCESS: Way = Way {
+        database: Kind::Postgres,
+        place: Place::Process,
+        claim: Claim::Revision,
+    };
+    const BY_SERVER: Way = Way {
+        place: Place::HttpServer,
+        ..Self::IN_PROCESS
+    };
+
     async fn open(&mut self, world: &mut World) -> Result<Arc<dyn Target>> {
-        let at = |url: &str| GestaTarget::new(url, Duration::ZERO, None);
-        let target = match self.place {
-            Where::Sqlite | Where::SqliteTags => {
-                at(&format!("sqlite:{}", world.scratch("gesta.db").display()))
-            }
-            Where::Postgres | Where::PostgresTags => {
+        let store = match self.way.database {
+            Kind::Sqlite => format!("sqlite:{}", world.scratch("gesta.db").display()),
+            Kind::Postgres => {
                 let database = world.database(&self.name.replace('-', "_"))?;
-                at(&self.database.insert(database).url)
-            }
-            Where::Http => {
-                let program = world.gesta()?;
-                let database = world.database("gesta_http")?;
-                let store = self.database.insert(database).url.clone();
-                let listen = gesta_pgtest::free_address()?.to_string();
-                let arguments = ["serve", "--store", &store, "--listen", &listen];
-                let log = world.scratch("gesta.log");
-                let server = self
-                    .server
-                    .insert(Child::start(&program, arguments, None, &log).await?);
-                let url = format!("http://{listen}");
-                return until_ready(server, || {
-                    let target = at(&url);
-                    async move {
-                        target.prepare().await?;
-                        Ok(Arc::new(target) as Arc<dyn Target>)
-                    }
-                })
-                .await;
+                self.database.insert(database).url.clone()
             }
         };
-        let target = match self.place {
-            Where::PostgresTags | Where::SqliteTags => target.by_tags(),
-            _ => target,
-        };
-        target.prepare().await?;
-        Ok(Arc::new(target))
+        match self.way.place {
+            Place::Process => prepared(&store, self.way.claim).await,
+            Place::HttpServer => self.serve(world, &store).await,
+        }
     }
+
+    /// Starts the server; the target is its client.
+    async fn serve(&mut self, world: &mut World, store: &str) -> Result<Arc<dyn Target>> {
+        let program = world.gesta()?;
+        let listen = gesta_pgtest::free_address()?.to_string();
+        let arguments = ["serve", "--store", store, "--listen", &listen];
+        let log = world.scratch("gesta.log");
+        let server = self
+            .server
+            .insert(Child::start(&program, arguments, None, &log).await?);
+        let (url, claim) = (format!("http://{listen}"), self.way.claim);
+        until_ready(server, || prepared(&url, claim)).await
+    }
+}
+
+/// The store of this URL as a target that can be used.
+async fn prepared(url: &str, claim: Claim) -> Result<Arc<dyn Target>> {
+    let target = GestaTarget::new(url, Duration::ZERO, None);
+    let target = match claim {
+        Claim::Revision => target,
+        Claim::Tag => target.by_tags(),
+    };
+    target.prepare().await?;
+    Ok(Arc::new(target))
 }
 
 #[async_trait]
