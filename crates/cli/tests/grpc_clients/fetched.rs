@@ -1,15 +1,15 @@
 //! The published clients, as they come from their registries, and the programs that use them.
 //!
-//! They are fetched once for all runs, into the folder of what is built. The programs of the guide stand on its pages,
-//! one for each client; what is run is what the page says, with the address of the server in place of the page's.
+//! The programs of the guide stand on its pages, one for each client; what is run is what the page says, with the
+//! address of the server in place of the page's.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::support::{is_installed, is_installed_as, output_of};
+use crate::support::registry::{self, copy, fetch, fetch_once, folder, lock, npm};
+use crate::support::{is_installed, is_installed_as};
 
 /// The address that the pages of the guide and the published programs name.
 const ADDRESSES_OF_PAGES: [&str; 2] = ["127.0.0.1:2113", "localhost:2113"];
@@ -53,43 +53,8 @@ pub(crate) fn addressed(program: &str, address: &str) -> String {
     program.replace(named.expect("the address of a server"), address)
 }
 
-/// A folder of this name for what is fetched, beside what is built, and its lock.
-fn fetched(name: &str) -> (PathBuf, File) {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&folder).unwrap();
-    let lock = lock(&folder);
-    (folder, lock)
-}
-
-/// Waits until no other process writes into the folder of a client, and keeps them from it until this is dropped: two
-/// installations in one folder at a time break it.
-fn lock(folder: &Path) -> File {
-    let lock = File::create(folder.with_extension("lock")).unwrap();
-    lock.lock().unwrap();
-    lock
-}
-
-/// Copies a file, unless the copy is there already: then another process may be reading it.
-fn copy(from: &Path, to: &Path) {
-    let wanted = std::fs::read(from).unwrap();
-    if !std::fs::read(to).is_ok_and(|found| found == wanted) {
-        std::fs::write(to, wanted).unwrap();
-    }
-}
-
 /// A client, fetched by the first test of a process that wants it, while the others wait.
 type Once = OnceLock<Option<Client>>;
-
-/// Runs a step of fetching; false, said aloud, if it fails, and with `CI` set that is a failure.
-fn fetch(command: &mut Command) -> bool {
-    let output = output_of(command);
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(std::env::var_os("CI").is_none(), "{command:?}: {said}");
-        eprintln!("SKIPPED: {command:?} failed; what needs it was not run: {said}");
-    }
-    output.status.success()
-}
 
 /// A client that can be used.
 pub(crate) struct Client {
@@ -133,21 +98,15 @@ fn fetch_python() -> Option<Client> {
         return None;
     }
     let requirements = std::fs::read_to_string(programs().join("requirements.txt")).unwrap();
-    let (folder, _lock) = fetched("python-client");
-    let (python, done) = (python_of(&folder), folder.join("fetched"));
-    let is_there = std::fs::read_to_string(&done).is_ok_and(|text| text == requirements);
+    let (folder, _lock) = folder("python-client");
+    let python = python_of(&folder);
+    let is_there = fetch_once(&folder, &requirements, || {
+        let install = ["-m", "pip", "install", "--quiet", "-r", "requirements.txt"];
+        fetch(Command::new("python3").args(["-m", "venv"]).arg(&folder))
+            && fetch(Command::new(&python).args(install).current_dir(programs()))
+    });
     if !is_there {
-        let made = fetch(Command::new("python3").args(["-m", "venv"]).arg(&folder));
-        let installed = made
-            && fetch(
-                Command::new(&python)
-                    .args(["-m", "pip", "install", "--quiet", "-r", "requirements.txt"])
-                    .current_dir(programs()),
-            );
-        if !installed {
-            return None;
-        }
-        std::fs::write(&done, requirements).unwrap();
+        return None;
     }
     Some(Client {
         check: Some(vec![python.into(), programs().join("check.py").into()]),
@@ -167,28 +126,7 @@ pub(crate) fn node() -> Option<&'static Client> {
 }
 
 fn fetch_node() -> Option<Client> {
-    if !is_installed("node") || !is_installed("npm") {
-        return None;
-    }
-    let (folder, _lock) = fetched("node-client");
-    let package = std::fs::read_to_string(programs().join("package.json")).unwrap();
-    let done = folder.join("fetched");
-    let is_there = std::fs::read_to_string(&done).is_ok_and(|text| text == package);
-    if !is_there {
-        std::fs::write(folder.join("package.json"), &package).unwrap();
-        let mut install = Command::new("npm");
-        install
-            .args(["install", "--no-audit", "--no-fund", "--loglevel=error"])
-            .current_dir(&folder);
-        if !fetch(&mut install) {
-            return None;
-        }
-        std::fs::write(&done, package).unwrap();
-    }
-    // Modules are looked for beside the program.
-    for name in ["check.mjs", "cluster.mjs"] {
-        copy(&programs().join(name), &folder.join(name));
-    }
+    let folder = npm("node-client", &programs(), &["check.mjs", "cluster.mjs"])?;
     Some(Client {
         check: Some(vec!["node".into(), "check.mjs".into()]),
         run_text: |client, text| vec!["node".into(), client.write(&fresh("mjs"), text).into()],
@@ -199,7 +137,7 @@ fn fetch_node() -> Option<Client> {
 
 /// The Rust client, which is compiled with its program.
 pub(crate) fn rust() -> Option<Client> {
-    let (folder, _lock) = fetched("rust-client");
+    let (folder, _lock) = folder("rust-client");
     let mut download = Command::new("cargo");
     download.args(["fetch", "--locked", "--quiet"]);
     if !fetch(download.current_dir(programs().join("rust"))) {
@@ -271,26 +209,9 @@ pub(crate) fn rust_readme() -> String {
 
 /// The Java client.
 pub(crate) fn java() -> Option<Client> {
-    if !is_installed("mvn") {
-        return None;
-    }
-    let (folder, _lock) = fetched("java-client");
-    let (classes, list) = (folder.join("classes"), folder.join("classpath"));
-    let mut resolve = Command::new("mvn");
-    resolve
-        .args(["--quiet", "--batch-mode", "dependency:build-classpath"])
-        .arg(format!("-Dmdep.outputFile={}", list.display()))
-        .current_dir(programs().join("java"));
-    if !fetch(&mut resolve) {
-        return None;
-    }
-    let path = std::fs::read_to_string(list).unwrap();
-    let mut compile = Command::new("javac");
-    compile.args(["-cp", path.trim(), "-d"]).arg(&classes);
-    compile.arg(programs().join("java/src/main/java/Check.java"));
-    let output = compile.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let with_classes = format!("{}:{}", path.trim(), classes.display());
+    let sources = [programs().join("java/src/main/java/Check.java")];
+    let with_classes = registry::java("java-client", &programs().join("java"), &sources)?;
+    let (folder, _lock) = folder("java-client");
     let check = ["java", "-cp", &with_classes, "Check"];
     Some(Client {
         check: Some(check.iter().map(Into::into).collect()),
@@ -310,7 +231,7 @@ pub(crate) fn go() -> Option<Client> {
     if !is_installed_as("go", "version") {
         return None;
     }
-    let (folder, _lock) = fetched("go-client");
+    let (folder, _lock) = folder("go-client");
     std::fs::create_dir_all(folder.join("check")).unwrap();
     for name in ["go.mod", "go.sum", "check/main.go"] {
         copy(&programs().join("go").join(name), &folder.join(name));

@@ -27,6 +27,7 @@ use cut::Cut;
 use fetched::{Client, programs};
 use gesta_pgtest::{Server as Postgres, ServerConfig};
 use gesta_testkit::depth;
+use support::registry::is_deep;
 use support::{Limit, Server, output_of, patient, url_of};
 use three_nodes::Nodes;
 
@@ -278,15 +279,6 @@ fn the_node_client_goes_on_when_its_node_is_killed() {
     if let Some(client) = fetched::node() {
         cluster::goes_on(client, &["node".into(), "cluster.mjs".into()]);
     }
-}
-
-/// True in the deep form; said aloud otherwise, for these clients take minutes to be fetched and compiled.
-fn is_deep(what: &str) -> bool {
-    let deep = depth::count(false, true);
-    if !deep {
-        eprintln!("SKIPPED: {what}; GESTA_TEST_DEPTH=deep runs it");
-    }
-    deep
 }
 
 #[test]

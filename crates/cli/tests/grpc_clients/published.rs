@@ -1,7 +1,7 @@
 //! The programs that clients come with, as they were published: only the connection string is another.
 
 use crate::fetched::{self, addressed, blocks};
-use crate::is_deep;
+use crate::support::registry::is_deep;
 use crate::support::{Server, get, succeed, url_of};
 
 /// A server that they run against.

@@ -7,6 +7,8 @@
     reason = "helpers of tests; each test file uses a part"
 )]
 
+pub(crate) mod registry;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
