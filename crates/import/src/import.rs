@@ -74,6 +74,8 @@ pub struct Import {
     again: HashMap<(Arc<str>, u64), Again>,
     /// In a dry run, the places of the events that were taken before their turn, and did not come again yet.
     passed_over: HashMap<(Arc<str>, u64), Place>,
+    /// The places of the rows that were left out as deleted, and may be read again: those after `place`.
+    deleted: HashMap<(Arc<str>, u64), Place>,
     report: Report,
 }
 
@@ -196,6 +198,7 @@ impl Import {
             since_checkpoint: 0,
             again: HashMap::new(),
             passed_over: HashMap::new(),
+            deleted: HashMap::new(),
             report,
         })
     }
@@ -360,6 +363,8 @@ impl Import {
             .map(|place| place.max(self.reached).max(self.place));
         self.counted = self.target.stored;
         self.since_checkpoint = 0;
+        let place = self.place;
+        self.deleted.retain(|_, at| *at > place);
         self.target.forget_many();
         Ok(())
     }
@@ -509,13 +514,14 @@ impl Import {
                 self.move_early_truncation(&event).await?;
             }
             let (mut found, place) = (0, event.place);
-            let mut from = next;
+            let (mut from, mut has_first) = (next, false);
             loop {
                 let passed = self.source.between(&event, from, event.sequence).await?;
                 let Some(last) = passed.last().map(|event| event.sequence) else {
                     break;
                 };
                 found += passed.len() as u64;
+                has_first |= passed[0].sequence == next;
                 for event in passed {
                     self.report.read += 1;
                     match event.role {
@@ -529,7 +535,7 @@ impl Import {
                 from = last.saturating_add(1);
             }
             self.report.missing_numbers += (event.sequence - next).saturating_sub(found);
-            if is_first && found == 0 {
+            if is_first && !has_first {
                 self.report.streams_without_beginning += 1;
             }
         }
@@ -537,27 +543,10 @@ impl Import {
         Ok(())
     }
 
-    /// Notes in a dry run that an event is taken before its turn, because one at this place comes after it in its
-    /// stream.
-    fn note_passed_over(&mut self, event: &SourceEvent, place: Place) {
-        if self.target.only_counts() && event.place > place {
-            let at = (Arc::clone(&event.key), event.sequence);
-            self.passed_over.insert(at, event.place);
-        }
-    }
-
-    /// Notes that such an event was not stored after all.
-    fn forget_passed_over(&mut self, event: &SourceEvent) {
-        if !self.passed_over.is_empty() {
-            let at = (Arc::clone(&event.key), event.sequence);
-            self.passed_over.remove(&at);
-        }
-    }
-
     fn choose(&mut self, event: SourceEvent, chosen: &mut Vec<SourceEvent>) {
         self.target.see(&event.key, event.sequence);
         match event.deleted && self.options.deleted == Deleted::LeaveOut {
-            true => self.report.leave_out("deleted or archived in the source"),
+            true => self.leave_out_deleted(&event),
             false => {
                 self.report.late += u64::from(event.place <= self.place);
                 chosen.push(event);

@@ -6,11 +6,38 @@ use std::sync::Arc;
 use gesta_core::{Error, ErrorKind, Result};
 
 use super::Import;
-use crate::event::{Role, SourceEvent};
+use crate::event::{Place, Role, SourceEvent};
 use crate::known::Again;
 use crate::options::Deleted;
 
 impl Import {
+    /// Notes in a dry run that an event is taken before its turn, because one at this place comes after it in its
+    /// stream.
+    pub(super) fn note_passed_over(&mut self, event: &SourceEvent, place: Place) {
+        if self.target.only_counts() && event.place > place {
+            let at = (Arc::clone(&event.key), event.sequence);
+            self.passed_over.insert(at, event.place);
+        }
+    }
+
+    /// Notes that such an event was not stored after all.
+    pub(super) fn forget_passed_over(&mut self, event: &SourceEvent) {
+        if !self.passed_over.is_empty() {
+            let at = (Arc::clone(&event.key), event.sequence);
+            self.passed_over.remove(&at);
+        }
+    }
+
+    /// Counts a row that the source has marked as deleted, once: it is read again if it was taken before its turn, or
+    /// stands after the place.
+    pub(super) fn leave_out_deleted(&mut self, event: &SourceEvent) {
+        let at = (Arc::clone(&event.key), event.sequence);
+        match self.deleted.insert(at, event.place) {
+            Some(place) if place == event.place => self.report.already_stored += 1,
+            _ => self.report.leave_out("deleted or archived in the source"),
+        }
+    }
+
     /// Reads what the target had before of the events of a page, if the source has no places that last.
     pub(super) async fn read_again(
         &mut self,
@@ -53,7 +80,7 @@ impl Import {
             return Ok(());
         }
         if event.deleted && self.options.deleted == Deleted::LeaveOut {
-            self.report.leave_out("deleted or archived in the source");
+            self.leave_out_deleted(&event);
             return Ok(());
         }
         let why = match lasts {
@@ -102,7 +129,7 @@ impl Import {
         chosen: &mut Vec<SourceEvent>,
     ) -> Result<()> {
         if event.deleted && self.options.deleted == Deleted::LeaveOut {
-            self.report.leave_out("deleted or archived in the source");
+            self.leave_out_deleted(&event);
             return Ok(());
         }
         let lasts = self.source.resumes();
