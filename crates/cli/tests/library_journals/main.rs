@@ -1,0 +1,67 @@
+//! Journals that other systems filled with their own libraries, as they come from their registries, and `gesta import`
+//! of them: the dry run tells the right numbers, each event is found again in its order, and nothing is stored twice.
+//!
+//! A program of each system writes, and prints what the system itself reads back, a line for each event; that is what
+//! the import is compared with. The journals of `crates/import/tests` are made by statements instead, and have what no
+//! program can bring about at will.
+//! The libraries are fetched, some compiled, so only the deep form runs these tests.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "tests"
+)]
+
+mod comparison;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use comparison::{Import, JournalEvent, told_by};
+use gesta_pgtest::{fresh_schema, shared};
+use support::registry::{is_deep, npm};
+use support::{output_of, stderr, stdout};
+
+/// Where the programs lie that use the libraries.
+fn programs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/journal_programs")
+}
+
+/// The packages of npm, with the programs beside them.
+fn packages() -> Option<PathBuf> {
+    npm("journal-packages", &programs(), &["emmett.mjs"])
+}
+
+/// A new database; `None` if PostgreSQL is not installed.
+fn database() -> Option<String> {
+    let server = shared()?;
+    Some(server.create_database(&fresh_schema()).unwrap())
+}
+
+/// Runs a program to its end; it must succeed. Gives what it prints.
+fn said(command: &mut Command) -> String {
+    let output = output_of(command);
+    assert!(output.status.success(), "{command:?} {}", stderr(&output));
+    stdout(&output)
+}
+
+/// Runs one of the programs on Node; it prints what its system reads back.
+fn told_by_node(packages: &Path, arguments: &[&str]) -> Vec<JournalEvent> {
+    let mut node = Command::new("node");
+    told_by(&said(node.args(arguments).current_dir(packages)))
+}
+
+/// Goal: what many writers of Emmett wrote, some of them late in transactions that are older than earlier events.
+#[test]
+fn emmett() {
+    if is_deep("Emmett")
+        && let Some(packages) = packages()
+        && let Some(url) = database()
+    {
+        let told = told_by_node(&packages, &["emmett.mjs", &url]);
+        Import::of("emmett", &url).brings(&told);
+    }
+}
