@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use comparison::{Import, JournalEvent, told_by};
-use gesta_pgtest::{fresh_schema, shared};
+use gesta_pgtest::{find_binaries, fresh_schema, shared};
 use support::registry::{is_deep, npm};
 use support::{output_of, stderr, stdout};
 
@@ -32,7 +32,11 @@ fn programs() -> PathBuf {
 
 /// The packages of npm, with the programs beside them.
 fn packages() -> Option<PathBuf> {
-    npm("journal-packages", &programs(), &["emmett.mjs"])
+    npm(
+        "journal-packages",
+        &programs(),
+        &["emmett.mjs", "message-db.mjs"],
+    )
 }
 
 /// A new database; `None` if PostgreSQL is not installed.
@@ -63,5 +67,45 @@ fn emmett() {
     {
         let told = told_by_node(&packages, &["emmett.mjs", &url]);
         Import::of("emmett", &url).brings(&told);
+    }
+}
+
+/// Installs Message DB into a database by the script that comes with it.
+fn install_message_db(packages: &Path, name: &str) {
+    let binaries = find_binaries().unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let address = shared().unwrap().addr();
+    let script = "node_modules/@eventide/message-db/database/install.sh";
+    let mut install = Command::new("bash");
+    install
+        .arg(packages.join(script))
+        .env("PATH", format!("{}:{path}", binaries.display()))
+        .env("PGHOST", address.ip().to_string())
+        .env("PGPORT", address.port().to_string())
+        .env("PGUSER", "postgres")
+        .env("CREATE_DATABASE", "off")
+        .env("DATABASE_NAME", name);
+    said(&mut install);
+}
+
+/// Goal: what many writers wrote by the functions of Message DB, with numbers of messages that never came, and a stream
+/// whose beginning is gone; read by the role that Message DB makes for programs.
+#[test]
+fn message_db() {
+    if is_deep("Message DB")
+        && let Some(packages) = packages()
+        && let Some(owner) = database()
+    {
+        let (_, name) = owner.rsplit_once('/').unwrap();
+        install_message_db(&packages, name);
+        let url = owner.replacen("postgres@", "message_store@", 1);
+        assert_ne!(url, owner);
+        let told = told_by_node(&packages, &["message-db.mjs", &url, &owner]);
+        let import = Import {
+            missing: 3,
+            without_beginning: 1,
+            ..Import::of("message-db", &url)
+        };
+        import.brings(&told);
     }
 }
