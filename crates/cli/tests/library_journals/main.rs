@@ -22,7 +22,7 @@ use std::process::Command;
 
 use comparison::{Import, JournalEvent, told_by};
 use gesta_pgtest::{find_binaries, fresh_schema, shared};
-use support::registry::{is_deep, npm};
+use support::registry::{is_deep, java, npm};
 use support::{output_of, stderr, stdout};
 
 /// Where the programs lie that use the libraries.
@@ -107,5 +107,51 @@ fn message_db() {
             ..Import::of("message-db", &url)
         };
         import.brings(&told);
+    }
+}
+
+/// What the programs with Akka Persistence and Pekko Persistence leave behind: of four entities the first 20 events are
+/// deleted, and of two the first three. The row of the last of them stays, so that no number is given out again.
+fn imported_from_persistence(kind: &str, url: &str, snapshots: u64) -> Import {
+    Import {
+        left_out: vec![("deleted or archived in the source", 6)],
+        missing: 4 * 19 + 2 * 2,
+        without_beginning: 6,
+        emptied: 1,
+        snapshots: Some(snapshots),
+        ..Import::of(kind, url)
+    }
+}
+
+/// Runs a program with Akka Persistence or Pekko Persistence on a database; it prints what the library reads back.
+fn told_by_persistence(classpath: &str, main: &str, url: &str) -> Vec<JournalEvent> {
+    let (_, name) = url.rsplit_once('/').unwrap();
+    let address = shared().unwrap().addr();
+    let mut java = Command::new("java");
+    java.args(["-cp", classpath, main])
+        .arg(address.ip().to_string())
+        .arg(address.port().to_string())
+        .args([name, "postgres"]);
+    let mut told = told_by(&said(&mut java));
+    for event in &mut told {
+        event.stream = Some(match event.key.split_once('|') {
+            Some((category, id)) => format!("{}-{id}", category.to_lowercase()),
+            None => event.key.clone(),
+        });
+    }
+    told
+}
+
+/// Goal: what entities of Pekko wrote all at once by its JDBC plugin, with tags, snapshots and deleted events.
+#[test]
+fn pekko_persistence_jdbc() {
+    let program = programs().join("pekko");
+    let sources = [program.join("Journal.java"), program.join("Jdbc.java")];
+    if is_deep("Pekko Persistence JDBC")
+        && let Some(classpath) = java("pekko-jdbc", &program, &sources)
+        && let Some(url) = database()
+    {
+        let told = told_by_persistence(&classpath, "Jdbc", &url);
+        imported_from_persistence("pekko-persistence-jdbc", &url, 8).brings(&told);
     }
 }
