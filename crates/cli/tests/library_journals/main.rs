@@ -155,3 +155,22 @@ fn pekko_persistence_jdbc() {
         imported_from_persistence("pekko-persistence-jdbc", &url, 8).brings(&told);
     }
 }
+
+/// Goal: the same by the R2DBC plugin of Akka, from which Pekko's was made and which has the same tables. Its rows of
+/// deleted events are newer than events after them.
+#[test]
+fn akka_persistence_r2dbc() {
+    let program = programs().join("akka");
+    let home = tempfile::tempdir().unwrap();
+    let pekko = std::fs::read_to_string(programs().join("pekko/Journal.java")).unwrap();
+    let common = home.path().join("Journal.java");
+    std::fs::write(&common, pekko.replace("org.apache.pekko", "akka")).unwrap();
+    let sources = [common, program.join("R2dbc.java")];
+    if is_deep("Akka Persistence R2DBC")
+        && let Some(classpath) = java("akka-r2dbc", &program, &sources)
+        && let Some(url) = database()
+    {
+        let told = told_by_persistence(&classpath, "R2dbc", &url);
+        imported_from_persistence("akka-persistence-r2dbc", &url, 4).brings(&told);
+    }
+}
