@@ -128,6 +128,8 @@ pub(crate) struct Target {
     known_max: usize,
     /// How many streams were met and are forgotten.
     met_before: usize,
+    /// Streams with events that are forgotten since their metadata were set, or they were closed.
+    changed: HashSet<Arc<str>>,
     /// Whether streams that are not known are taken for new. An append tells if that is wrong.
     fresh: bool,
     forming: Vec<Part>,
@@ -253,7 +255,9 @@ impl Target {
         if self.only_counts() {
             return self.names.given();
         }
-        self.met_before + self.known.len()
+        let changed = self.changed.iter();
+        let forgotten = changed.filter(|key| !self.known.contains_key(*key));
+        self.met_before + self.known.len() + forgotten.count()
     }
 
     /// Waits until everything is durable, and reads what the target has of the stream of a key.
@@ -455,8 +459,9 @@ impl Target {
     /// may a page be under way, whose streams were prepared.
     pub(crate) fn forget_many(&mut self) {
         if self.known.len() > self.known_max {
-            self.met_before += self.known.len();
+            self.met_before = self.streams();
             self.known.clear();
+            self.changed.clear();
             self.fresh = false;
         }
     }
@@ -494,7 +499,11 @@ impl Target {
     }
 
     fn forget(&mut self, key: &str) {
-        self.known.remove(key);
+        if let Some((key, known)) = self.known.remove_entry(key)
+            && known.seen.is_some()
+        {
+            self.changed.insert(key);
+        }
         self.fresh = false;
     }
 }

@@ -50,6 +50,7 @@ impl Target {
             known: HashMap::new(),
             known_max: usize::MAX,
             met_before: 0,
+            changed: HashSet::new(),
             fresh: true,
             forming: Vec::new(),
             forming_streams: HashSet::new(),
