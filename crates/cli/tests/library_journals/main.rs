@@ -23,7 +23,7 @@ use std::process::Command;
 use comparison::{Import, JournalEvent, told_by};
 use gesta_pgtest::{find_binaries, fresh_schema, shared};
 use support::registry::{is_deep, java, npm};
-use support::{output_of, stderr, stdout};
+use support::{Server, output_of, stderr, stdout, url_of};
 
 /// Where the programs lie that use the libraries.
 fn programs() -> PathBuf {
@@ -35,7 +35,7 @@ fn packages() -> Option<PathBuf> {
     npm(
         "journal-packages",
         &programs(),
-        &["emmett.mjs", "message-db.mjs"],
+        &["emmett.mjs", "kurrentdb.mjs", "message-db.mjs"],
     )
 }
 
@@ -107,6 +107,39 @@ fn message_db() {
             ..Import::of("message-db", &url)
         };
         import.brings(&told);
+    }
+}
+
+/// Goal: what a published client of KurrentDB wrote to a server. In the target the same client reads the same of each
+/// stream: what metadata hide, and what was deleted or closed for ever, is so there, too.
+#[test]
+fn kurrentdb() {
+    if is_deep("KurrentDB")
+        && let Some(packages) = packages()
+    {
+        let home = tempfile::tempdir().unwrap();
+        let server = Server::start(&url_of(&home.path().join("source.db")));
+        let told = told_by_node(&packages, &["kurrentdb.mjs", "fill", server.address()]);
+        let url = format!("kurrentdb://{}?tls=false", server.address());
+        let import = Import {
+            left_out: vec![
+                ("metadata of streams, which were set", 5),
+                ("tombstones, which were set", 1),
+            ],
+            is_counted: false,
+            ..Import::of("kurrentdb", &url)
+        };
+        import.brings(&told);
+
+        let target = Server::start(&import.store());
+        let read_by_client = |server: &Server| {
+            let mut node = Command::new("node");
+            node.args(["kurrentdb.mjs", "read", server.address()]);
+            said(node.current_dir(&packages))
+        };
+        assert_eq!(read_by_client(&target), read_by_client(&server));
+        target.stop();
+        server.stop();
     }
 }
 
