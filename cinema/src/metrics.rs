@@ -134,9 +134,13 @@ impl Collector for TimersMetrics {
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let fires = u64::from(status.phase == Phase::Firing);
         for (name, help, value) in [
-            ("owned", "1 in the process that gives back", fires),
+            ("owned", "Is 1 in the process that gives back", fires),
             ("pending", "Timers pending there", count(status.pending)),
-            ("failing", "Tried again there", count(status.failing)),
+            (
+                "failing",
+                "Timers that failed there and are tried again",
+                count(status.failing),
+            ),
         ] {
             let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(value).encode(gauge)?;

@@ -147,6 +147,14 @@ async fn the_node_that_gives_back_says_so() {
         other.contains("cinema_unpaid_reservations_owned 0\n"),
         "{other}"
     );
+    // Who looks for a value must not find it in the help.
+    for help in other
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP "))
+    {
+        let (_, text) = help.split_once(' ').expect("a name and a text");
+        assert!(text.starts_with(char::is_alphabetic), "{help}");
+    }
     nodes[owner].shutdown().await.expect("stopped");
     let told = clients[1 - owner].get_until_it_has("/metrics", owns).await;
     assert!(told.body.contains(pending), "{told:?}");

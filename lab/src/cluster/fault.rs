@@ -28,7 +28,7 @@ const OUTAGE: Duration = Duration::from_secs(60);
 /// How long one of several databases is away: longer than it takes to declare a silent node dead.
 const ONE_AWAY: Duration = Duration::from_secs(10);
 
-/// What a cinema that owns the timers says of itself.
+/// The line by which a cinema that owns the timers says so among its metrics.
 const OWNS_TIMERS: &str = "cinema_unpaid_reservations_owned 1";
 /// How long it may take until one says so.
 const OWNER_WITHIN: Duration = Duration::from_secs(60);
@@ -357,7 +357,7 @@ impl Field<'_> {
                 };
                 let answer = tokio::time::timeout(Duration::from_secs(5), asked).await;
                 if let Ok(Ok((200, body))) = answer
-                    && String::from_utf8_lossy(&body).contains(OWNS_TIMERS)
+                    && owns_timers(&String::from_utf8_lossy(&body))
                 {
                     return Ok(number);
                 }
@@ -455,6 +455,11 @@ impl Field<'_> {
     }
 }
 
+/// True if these are the metrics of the cinema that owns the timers.
+fn owns_timers(metrics: &str) -> bool {
+    metrics.lines().any(|line| line == OWNS_TIMERS)
+}
+
 /// From one second to so many.
 fn time(random: &mut Random, seconds: u64) -> Duration {
     Duration::from_millis(1_000 + random.next() % (seconds * 1_000 - 1_000))
@@ -496,6 +501,34 @@ async fn hurt_links(fault: NodeFault, links: &[&FaultProxy], time: Duration) {
             while begun.elapsed() < time {
                 hurt_some(links, true, FLAP).await;
                 tokio::time::sleep(FLAP).await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happened: the help of the metric, which each cinema tells, was taken for its value, so the cinema that was
+    /// hurt was always the first.
+    #[test]
+    fn only_the_cinema_that_owns_the_timers_is_taken_for_their_owner() {
+        let page = |help: &str, value: &str| {
+            format!(
+                "# HELP cinema_unpaid_reservations_owned {help}.\n\
+                 # TYPE cinema_unpaid_reservations_owned gauge\n\
+                 cinema_unpaid_reservations_owned {value}\n\
+                 # EOF\n"
+            )
+        };
+        for help in [
+            "1 in the process that gives back",
+            "Is 1 in the process that gives back",
+        ] {
+            assert!(owns_timers(&page(help, "1")), "{help}");
+            for value in ["0", "10"] {
+                assert!(!owns_timers(&page(help, value)), "{help}, {value}");
             }
         }
     }

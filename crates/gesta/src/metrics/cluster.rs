@@ -61,7 +61,7 @@ impl Collector for ClusterMetrics {
         let links = links
             .iter()
             .map(|link| (&*link.address, gauge(u64::from(link.is_up))));
-        let help = "1 if calls can be sent to this other node";
+        let help = "Is 1 if calls can be sent to this other node";
         many(to, "gesta_cluster_link_up", help, "node", links)?;
         encode_work(node, to)
     }
