@@ -1,5 +1,6 @@
 //! What is done to nodes, their links, their clocks and their databases, and how it heals.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -30,8 +31,10 @@ const ONE_AWAY: Duration = Duration::from_secs(10);
 
 /// The line by which a cinema that owns the timers says so among its metrics.
 const OWNS_TIMERS: &str = "cinema_unpaid_reservations_owned 1";
-/// How long it may take until one says so.
+/// How long it may take until one says so, if logs need not have owners later.
 const OWNER_WITHIN: Duration = Duration::from_secs(60);
+/// How long a cinema may take to tell its metrics.
+const METRICS_WITHIN: Duration = Duration::from_secs(5);
 /// How often it is asked for.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -91,9 +94,10 @@ pub(crate) enum NodeFault {
     DatabaseAwayNodeKill,
     /// One of several databases is killed and away for 10 seconds; the logs of the others go on.
     OneDatabaseAway,
-    /// `kill -9` of the cinema that gives back what is not paid; it is started again when others have its logs.
+    /// `kill -9` of the cinema that gives back what is not paid; it is started again when others have its logs and its
+    /// timers.
     TimersKill,
-    /// The cinema that gives back what is not paid is suspended for longer than its lease.
+    /// The cinema that gives back what is not paid is suspended for longer than its lease, until another one does.
     TimersHang,
 }
 
@@ -219,13 +223,20 @@ impl Field<'_> {
                 self.restart(&hurt).await?;
             }
             NodeFault::TimersKill => {
-                hurt = vec![self.owner_of_timers().await?];
-                self.kill_until_owned(&hurt, self.owned_within).await?;
+                hurt = vec![self.owner_of_timers(None).await?];
+                self.kill(&hurt).await?;
+                self.owners.complete(self.owned_within).await?;
+                self.owner_of_timers(Some(hurt[0])).await?;
+                self.launch(&hurt).await?;
             }
             NodeFault::TimersHang => {
-                hurt = vec![self.owner_of_timers().await?];
-                let time = payments::LEASE + time(random, 8);
-                self.hang(&hurt, time, random).await?;
+                hurt = vec![self.owner_of_timers(None).await?];
+                let (begun, time) = (Instant::now(), payments::LEASE + time(random, 8));
+                let generations = self.suspend(&hurt).await?;
+                // Else the one that is woken might find itself the owner still, and nothing would be tried.
+                self.owner_of_timers(Some(hurt[0])).await?;
+                tokio::time::sleep(time.saturating_sub(begun.elapsed())).await;
+                self.wake(&hurt, &generations, random).await;
             }
             _ if fault.is_of_links() || fault == NodeFault::NodeWithoutPeers => {
                 self.hurt_links_of(chosen, &others, fault, random).await?;
@@ -346,25 +357,14 @@ impl Field<'_> {
         Ok(all.position(|node| node.address == busiest).unwrap_or(any))
     }
 
-    /// The cinema that owns the timers.
-    async fn owner_of_timers(&self) -> Result<usize> {
-        let begun = Instant::now();
-        while begun.elapsed() < OWNER_WITHIN {
-            for (number, node) in self.nodes.all.iter().enumerate() {
-                let asked = async {
-                    let mut connection = Connection::open(node.server.address()).await?;
-                    connection.ask(Method::GET, "/metrics", Bytes::new()).await
-                };
-                let answer = tokio::time::timeout(Duration::from_secs(5), asked).await;
-                if let Ok(Ok((200, body))) = answer
-                    && owns_timers(&String::from_utf8_lossy(&body))
-                {
-                    return Ok(number);
-                }
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-        fail("no cinema owns the timers")
+    /// Waits until a cinema owns the timers, which is not the one that is hurt; gives it.
+    async fn owner_of_timers(&self, hurt: Option<usize>) -> Result<usize> {
+        let all = self.nodes.all.iter().map(|node| node.server.address());
+        let others: Vec<_> = all
+            .enumerate()
+            .filter(|(at, _)| Some(*at) != hurt)
+            .collect();
+        owner_of_timers(&others, OWNER_WITHIN.max(self.owned_within)).await
     }
 
     async fn kill(&mut self, which: &[usize]) -> Result<()> {
@@ -391,22 +391,34 @@ impl Field<'_> {
     }
 
     /// Suspends nodes, and lets them go on in this order, with pauses between them.
-    async fn hang(&mut self, which: &[usize], time: Duration, random: &mut Random) -> Result<()> {
-        let (mut generations, begun) = (Vec::new(), Instant::now());
+    async fn hang(&self, which: &[usize], time: Duration, random: &mut Random) -> Result<()> {
+        let begun = Instant::now();
+        let generations = self.suspend(which).await?;
+        tokio::time::sleep(time.saturating_sub(begun.elapsed())).await;
+        self.wake(which, &generations, random).await;
+        Ok(())
+    }
+
+    /// Suspends nodes; gives the generations of each.
+    async fn suspend(&self, which: &[usize]) -> Result<Vec<Vec<i64>>> {
+        let mut generations = Vec::new();
         for node in which {
             let node = &self.nodes.all[*node];
             generations.push(self.owners.goes_down(&node.address).await?);
             node.server.signal(Signal::SIGSTOP);
         }
-        tokio::time::sleep(time.saturating_sub(begun.elapsed())).await;
+        Ok(generations)
+    }
+
+    /// Lets nodes go on in this order, with pauses between them.
+    async fn wake(&self, which: &[usize], generations: &[Vec<i64>], random: &mut Random) {
         for (node, generations) in which.iter().zip(generations) {
             self.nodes.all[*node].server.signal(Signal::SIGCONT);
-            self.owners.goes_on(&generations);
+            self.owners.goes_on(generations);
             if which.len() > 1 {
                 tokio::time::sleep(Duration::from_millis(random.next() % 1_000)).await;
             }
         }
-        Ok(())
     }
 
     async fn restart(&mut self, which: &[usize]) -> Result<()> {
@@ -452,6 +464,32 @@ impl Field<'_> {
         what: impl FnOnce(&mut gesta_pgtest::Server) -> gesta_pgtest::Result<()>,
     ) -> Result<()> {
         blocking(|| what(&mut self.nodes.databases[at]))
+    }
+}
+
+/// Waits until one of these cinemas owns the timers; gives its number.
+async fn owner_of_timers(of: &[(usize, SocketAddr)], within: Duration) -> Result<usize> {
+    let begun = Instant::now();
+    loop {
+        for (number, address) in of {
+            let asked = async {
+                let mut connection = Connection::open(*address).await?;
+                connection.ask(Method::GET, "/metrics", Bytes::new()).await
+            };
+            let answer = tokio::time::timeout(METRICS_WITHIN, asked).await;
+            if let Ok(Ok((200, body))) = answer
+                && owns_timers(&String::from_utf8_lossy(&body))
+            {
+                return Ok(*number);
+            }
+        }
+        if begun.elapsed() > within {
+            let numbers: Vec<usize> = of.iter().map(|(number, _)| *number).collect();
+            return fail(format!(
+                "none of the cinemas {numbers:?} owns the timers after {within:?}"
+            ));
+        }
+        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -509,19 +547,58 @@ async fn hurt_links(fault: NodeFault, links: &[&FaultProxy], time: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader, Write};
+
+    fn page(help: &str, value: &str) -> String {
+        format!(
+            "# HELP cinema_unpaid_reservations_owned {help}.\n\
+             # TYPE cinema_unpaid_reservations_owned gauge\n\
+             cinema_unpaid_reservations_owned {value}\n\
+             # EOF\n"
+        )
+    }
+
+    /// A cinema that answers each question with the next of these pages, and in the end always with the last.
+    fn cinema(pages: &[&str]) -> SocketAddr {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut pages: Vec<String> = pages.iter().map(|value| page("Is 1", value)).collect();
+        pages.reverse();
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let mut connection = connection.unwrap();
+                let head = BufReader::new(&connection).lines();
+                head.map_while(std::result::Result::ok)
+                    .take_while(|line| !line.is_empty())
+                    .for_each(drop);
+                let page = match pages.len() {
+                    1 => pages[0].clone(),
+                    _ => pages.pop().unwrap(),
+                };
+                let length = page.len();
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}");
+                connection.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        address
+    }
+
+    /// Goal: a fault of the owner of the timers is over only when another one owns them, and it is a finding if none
+    /// does.
+    #[tokio::test]
+    async fn another_cinema_must_take_the_timers_over() {
+        let cinemas = [(1, cinema(&["0"])), (2, cinema(&["0", "0", "1"]))];
+        let owner = owner_of_timers(&cinemas, Duration::from_secs(60)).await;
+        assert_eq!(owner.unwrap(), 2);
+        let failure = owner_of_timers(&cinemas[..1], Duration::ZERO).await;
+        let told = failure.unwrap_err().to_string();
+        assert!(told.contains("[1] owns the timers"), "{told}");
+    }
 
     /// What happened: the help of the metric, which each cinema tells, was taken for its value, so the cinema that was
     /// hurt was always the first.
     #[test]
     fn only_the_cinema_that_owns_the_timers_is_taken_for_their_owner() {
-        let page = |help: &str, value: &str| {
-            format!(
-                "# HELP cinema_unpaid_reservations_owned {help}.\n\
-                 # TYPE cinema_unpaid_reservations_owned gauge\n\
-                 cinema_unpaid_reservations_owned {value}\n\
-                 # EOF\n"
-            )
-        };
         for help in [
             "1 in the process that gives back",
             "Is 1 in the process that gives back",
