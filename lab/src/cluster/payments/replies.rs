@@ -3,6 +3,9 @@
 //!
 //! How: the replies of a seat are taken in the order in which they were asked for, and each gets the first place that
 //! it fits. A later place would only leave less room for others, so a reply without a place is stale or wrong.
+//! A command that was refused may be stored all the same, if an attempt before had no answer and was stored later: then
+//! the refusal has a place before it. Else the refusal was no answer to a retry, which gets the success of the first
+//! time (cinema/README.md).
 //! Invariant: what a timer does was asked for by nobody, so it bounds no reply from above.
 
 use std::cmp::Reverse;
@@ -26,6 +29,14 @@ enum What {
     Done(usize),
     /// The seat was so.
     Saw(Saw),
+    /// The seat was so, and therefore the command was refused that is stored as this change all the same.
+    Refused(Saw, usize),
+}
+
+/// A reply that fits nowhere, in words.
+struct Unfit {
+    kind: Wrong,
+    why: String,
 }
 
 /// Judges all replies of a round.
@@ -50,12 +61,15 @@ pub(super) fn judge(book: &Book, told: &Record, wrongs: &mut Wrongs) {
         check_key(asked, of_key, wrongs);
         let what = match (asked.reply, of_key) {
             (Reply::Done, [(_, number, _), ..]) => What::Done(*number),
+            (Reply::Refused(saw), [(seat, number, _)]) if asked.in_doubt && *seat == asked.seat => {
+                What::Refused(saw, *number)
+            }
             (Reply::Refused(saw), _) => What::Saw(saw),
             (Reply::Done | Reply::Open, _) => continue,
         };
         let begin = match what {
             What::Done(_) => asked.first,
-            What::Saw(_) => asked.begin,
+            What::Saw(_) | What::Refused(..) => asked.begin,
         };
         let end = asked.end;
         seats
@@ -81,9 +95,8 @@ pub(super) fn judge(book: &Book, told: &Record, wrongs: &mut Wrongs) {
     }
     for (seat, fits) in seats {
         let changes = book.seats.get(&seat).map_or(&[][..], Vec::as_slice);
-        let stale = judge_seat(changes, fits, &begins);
-        for why in stale {
-            wrongs.add(Wrong::Stale, 1, || format!("seat {seat}: {why}"));
+        for Unfit { kind, why } in judge_seat(changes, fits, &begins) {
+            wrongs.add(kind, 1, || format!("seat {seat}: {why}"));
         }
     }
 }
@@ -92,11 +105,10 @@ pub(super) fn judge(book: &Book, told: &Record, wrongs: &mut Wrongs) {
 fn check_key(asked: &Command, stored: &[(Seat, usize, &Change)], wrongs: &mut Wrongs) {
     let Command { key, seat, did, .. } = asked;
     let told = |what: &str| format!("seat {seat}: {did:?} by {key} {what}");
-    let is_open = asked.in_doubt || asked.reply == Reply::Open;
     match (asked.reply, stored.len()) {
         (Reply::Done, 0) => wrongs.add(Wrong::NotStored, 1, || told("was done")),
         (_, 2..) => wrongs.add(Wrong::StoredTwice, 1, || told("is stored twice")),
-        (Reply::Refused(_), 1) if !is_open => {
+        (Reply::Refused(_), 1) if !asked.in_doubt => {
             wrongs.add(Wrong::Uninvited, 1, || told("was refused"));
         }
         _ => {}
@@ -108,7 +120,7 @@ fn check_key(asked: &Command, stored: &[(Seat, usize, &Change)], wrongs: &mut Wr
 }
 
 /// The replies of a seat that fit nowhere.
-fn judge_seat(changes: &[Change], mut fits: Vec<Fit>, begins: &HashMap<&str, u64>) -> Vec<String> {
+fn judge_seat(changes: &[Change], mut fits: Vec<Fit>, begins: &HashMap<&str, u64>) -> Vec<Unfit> {
     // What the seat was after so many changes, and when the last of them was asked for, at the earliest.
     let mut states = vec![(Saw::Free, 0)];
     for change in changes {
@@ -132,23 +144,34 @@ fn judge_seat(changes: &[Change], mut fits: Vec<Fit>, begins: &HashMap<&str, u64
             ended.pop();
             least = least.max(place);
         }
+        let first = |saw: Saw| (least..states.len()).find(|at| states[*at].0.fits(saw));
         let place = match fit.what {
             What::Done(number) => (number > least).then_some(number),
-            What::Saw(saw) => (least..states.len()).find(|at| states[*at].0.fits(saw)),
+            What::Saw(saw) => first(saw),
+            What::Refused(saw, number) => first(saw).filter(|place| *place < number),
         };
         match place.filter(|at| states[*at].1 <= fit.end) {
             Some(place) => ended.push(Reverse((fit.end, place))),
-            None => {
-                let said = match fit.what {
-                    What::Done(number) => format!("change {number} was done"),
-                    What::Saw(saw) => format!("it was said to be {saw:?}"),
-                };
-                let (begin, end) = (fit.begin, fit.end);
-                wrong.push(format!(
-                    "{said} (request {begin} to {end}), although change {least} was known before"
-                ));
-            }
+            None => wrong.push(fit.unfit(least)),
         }
     }
     wrong
+}
+
+impl Fit {
+    /// It has no place after those that were known before.
+    fn unfit(&self, least: usize) -> Unfit {
+        let (kind, said) = match self.what {
+            What::Done(number) => (Wrong::Stale, format!("change {number} was done")),
+            What::Saw(saw) => (Wrong::Stale, format!("it was said to be {saw:?}")),
+            What::Refused(saw, number) => {
+                let said = format!("change {number} was refused, since it was {saw:?}");
+                (Wrong::Uninvited, said)
+            }
+        };
+        let (begin, end) = (self.begin, self.end);
+        let why =
+            format!("{said} (request {begin} to {end}), although change {least} was known before");
+        Unfit { kind, why }
+    }
 }

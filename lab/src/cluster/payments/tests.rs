@@ -320,6 +320,36 @@ fn asked(number: u64, did: Did, times: [u64; 2], reply: Reply) -> Command {
     }
 }
 
+/// What is found in these replies about the seat, and in these reads of it.
+fn judged(log: &Log, asked: &[&Command], reads: &[([u64; 2], Saw)]) -> Vec<String> {
+    let mut wrongs = Wrongs::default();
+    let reads = reads.iter().map(|([begin, end], saw)| Reading {
+        show: SHOW,
+        begin: *begin,
+        end: *end,
+        seats: vec![Saw::Free, *saw],
+    });
+    let told = Record {
+        prefix: BEFORE.into(),
+        asked: asked.iter().copied().cloned().collect(),
+        reads: reads.collect(),
+        strange: Vec::new(),
+    };
+    replies::judge(&log.book, &told, &mut wrongs);
+    wrongs.told()
+}
+
+/// What is found, without its words: the kinds, each once.
+fn kinds(kinds: &[Wrong], told: &[String]) {
+    let mut wanted = Wrongs::default();
+    for kind in kinds {
+        wanted.add(*kind, 1, String::new);
+    }
+    let wanted = wanted.told();
+    assert_eq!(told.len(), wanted.len(), "{told:#?}");
+    assert_eq!(told[..kinds.len()], wanted[..kinds.len()], "{told:#?}");
+}
+
 /// Goal: replies that fit an order of the log are right, also those that overlap; what shows a state that had passed,
 /// or that nobody had asked for, is stale; what was done must be stored, and what was refused must not.
 #[test]
@@ -329,31 +359,14 @@ fn replies_must_fit_the_log() {
     log.now = at + WITHIN;
     log.give_back(timer, log.now);
     let reserved = asked(1, Did::Reserved, [10, 20], Reply::Done);
-    let judged = |asked: &[&Command], reads: &[([u64; 2], Saw)]| {
-        let mut wrongs = Wrongs::default();
-        let reads = reads.iter().map(|([begin, end], saw)| Reading {
-            show: SHOW,
-            begin: *begin,
-            end: *end,
-            seats: vec![Saw::Free, *saw],
-        });
-        let told = Record {
-            prefix: BEFORE.into(),
-            asked: asked.iter().copied().cloned().collect(),
-            reads: reads.collect(),
-            strange: Vec::new(),
-        };
-        replies::judge(&log.book, &told, &mut wrongs);
-        let all = wrongs.told();
-        all.first().cloned().unwrap_or_default()
-    };
+    let judged = |asked: &[&Command], reads: &[([u64; 2], Saw)]| judged(&log, asked, reads);
     let free = [
         vec![([5, 15], Saw::Free), ([5, 15], Saw::Reserved)],
         vec![([30, 40], Saw::Reserved), ([50, 60], Saw::Free)],
         vec![([30, 40], Saw::Free), ([35, 60], Saw::Reserved)],
     ];
     for reads in free {
-        assert_eq!(judged(&[&reserved], &reads), "", "{reads:?}");
+        kinds(&[], &judged(&[&reserved], &reads));
     }
     let stale = [
         vec![([5, 9], Saw::Reserved)],
@@ -361,21 +374,42 @@ fn replies_must_fit_the_log() {
         vec![([30, 40], Saw::Paid)],
     ];
     for reads in stale {
-        assert_eq!(
-            judged(&[&reserved], &reads),
-            "1 answers were stale",
-            "{reads:?}"
-        );
+        kinds(&[Wrong::Stale], &judged(&[&reserved], &reads));
     }
     let refused = Reply::Refused(Saw::Held);
     let other = asked(2, Did::Reserved, [30, 40], refused);
-    assert_eq!(judged(&[&reserved, &other], &[]), "");
+    kinds(&[], &judged(&[&reserved, &other], &[]));
     let late = vec![([21, 25], Saw::Reserved), ([26, 29], Saw::Free)];
-    assert_eq!(judged(&[&reserved, &other], &late), "1 answers were stale");
+    kinds(&[Wrong::Stale], &judged(&[&reserved, &other], &late));
     let lost = asked(3, Did::Paid, [30, 40], Reply::Done);
-    let told = "1 acknowledged events are not stored";
-    assert_eq!(judged(&[&reserved, &lost], &[]), told);
+    kinds(&[Wrong::NotStored], &judged(&[&reserved, &lost], &[]));
     let denied = asked(1, Did::Reserved, [10, 20], refused);
-    let told = judged(&[&denied], &[]);
-    assert_eq!(told, "1 events are stored that nobody asked for");
+    kinds(&[Wrong::Uninvited], &judged(&[&denied], &[]));
+}
+
+/// Goal: a retry is answered with the success of the first time. A refusal is excused only if the command was stored
+/// after it: by an attempt before, which came late.
+#[test]
+fn a_retry_of_what_is_stored_must_not_be_refused() {
+    let retried = |number| Command {
+        first: 10,
+        begin: 20,
+        in_doubt: true,
+        ..asked(number, Did::Reserved, [10, 30], Reply::Refused(Saw::Held))
+    };
+    let mut log = Log::default();
+    log.reserve(&format!("{BEFORE}1"), 0);
+    // By its own reservation.
+    kinds(&[Wrong::Uninvited], &judged(&log, &[&retried(1)], &[]));
+    let mut log = Log::default();
+    log.reserve(&format!("{BEFORE}1"), 0);
+    log.change(Did::Cancelled, log.now, &format!("{BEFORE}2"));
+    log.reserve(&format!("{BEFORE}3"), 0);
+    let reserved = asked(1, Did::Reserved, [1, 5], Reply::Done);
+    let cancelled = |times| asked(2, Did::Cancelled, times, Reply::Done);
+    let fit = [&reserved, &cancelled([25, 45]), &retried(3)];
+    kinds(&[], &judged(&log, &fit, &[]));
+    // The seat was free before the retry was sent.
+    let unfit = [&reserved, &cancelled([6, 9]), &retried(3)];
+    kinds(&[Wrong::Uninvited], &judged(&log, &unfit, &[]));
 }
