@@ -79,6 +79,21 @@ pub(super) struct Command {
     pub(super) reply: Reply,
 }
 
+impl Did {
+    /// What the seat was, if this is the answer by which the cinema refuses the command for that reason: a line that
+    /// begins with the name of the reason. Other commands have other reasons (`cinema/src/domain.rs`).
+    fn refused_since(self, answer: &str) -> Option<Saw> {
+        let is_of_name = |c: char| c.is_ascii_uppercase() || c == '_';
+        let name = answer.split(|c: char| !is_of_name(c)).next()?;
+        match (self, name) {
+            (Self::Reserved, "SEAT_NOT_AVAILABLE") => Some(Saw::Held),
+            (Self::Paid | Self::Cancelled, "SEAT_NOT_RESERVED") => Some(Saw::Free),
+            (Self::Paid | Self::Cancelled, "SEAT_PAID") => Some(Saw::Paid),
+            _ => None,
+        }
+    }
+}
+
 /// A show that was read.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
@@ -334,21 +349,10 @@ impl User {
             );
             let answer = asked.await;
             let end = common.tick();
-            let saw = |body: &Bytes| {
-                let text = String::from_utf8_lossy(body);
-                let names = [
-                    ("SEAT_NOT_AVAILABLE", Saw::Held),
-                    ("SEAT_NOT_RESERVED", Saw::Free),
-                    ("SEAT_PAID", Saw::Paid),
-                ];
-                names
-                    .into_iter()
-                    .find(|(name, _)| text.contains(name))
-                    .map(|(_, saw)| saw)
-            };
+            let refused = |body: &Bytes| did.refused_since(&String::from_utf8_lossy(body));
             let reply = match &answer {
-                Some((200..=299, _)) => Some(Reply::Done),
-                Some((400, body)) if saw(body).is_some() => saw(body).map(Reply::Refused),
+                Some((202, _)) => Some(Reply::Done),
+                Some((400, body)) if refused(body).is_some() => refused(body).map(Reply::Refused),
                 Some((503, _)) => None,
                 None | Some((500 | 504, _)) => {
                     in_doubt = true;
@@ -454,4 +458,35 @@ fn seats_of(body: &[u8]) -> Option<Vec<Saw>> {
     });
     let seats: Option<Vec<Saw>> = seats.collect();
     seats.filter(|seats| seats.len() == SEATS as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: an answer says something about a seat only if it is one of those by which the cinema refuses this very
+    /// command; all others are findings.
+    #[test]
+    fn only_the_reason_of_the_command_tells_of_the_seat() {
+        let all = [Did::Reserved, Did::Paid, Did::Cancelled];
+        for (answer, saw) in [
+            ("SEAT_NOT_AVAILABLE", [Some(Saw::Held), None, None]),
+            (
+                "SEAT_NOT_RESERVED",
+                [None, Some(Saw::Free), Some(Saw::Free)],
+            ),
+            ("SEAT_PAID", [None, Some(Saw::Paid), Some(Saw::Paid)]),
+            (
+                "SEAT_PAID: long ago",
+                [None, Some(Saw::Paid), Some(Saw::Paid)],
+            ),
+            ("SEAT_NOT_EXISTS", [None; 3]),
+            ("SHOW_NOT_EXISTS", [None; 3]),
+            ("INVALID_BODY: no SEAT_PAID", [None; 3]),
+            ("SEAT_PAID_TWICE", [None; 3]),
+            ("", [None; 3]),
+        ] {
+            assert_eq!(all.map(|did| did.refused_since(answer)), saw, "{answer}");
+        }
+    }
 }
