@@ -307,8 +307,11 @@ impl Chaos {
     /// A round with reservations of which some are paid.
     async fn pay(&mut self, args: &ChaosArgs, fault: NodeFault) -> Result<(Inflicted, Shown)> {
         let targets = self.nodes.all.iter().map(|node| node.server.address());
-        let (seed, within) = (self.seed(args), args.pay_within.unwrap_or_default());
-        let users = Users::start(targets.collect(), args.writers, seed, within).await?;
+        let Some(payments) = &self.payments else {
+            return fail("nobody reads the payments");
+        };
+        let seed = self.seed(args);
+        let users = Users::start(targets.collect(), args.writers, seed, payments).await?;
         self.owners.complete(BALANCED_WITHIN).await?;
         users.goes_on().await?;
         let inflicted = self.inflict(args, fault, None).await?;

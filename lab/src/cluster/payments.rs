@@ -37,21 +37,48 @@ pub(super) use self::judge::Counts;
 pub(super) const LEASE: Duration = Duration::from_secs(10);
 /// The name of the timers of a cinema.
 const TIMERS: &str = "unpaid_reservations";
-/// What is due is done within this time, once all is healed: it may take two leases and the pauses of who waits for a
-/// database.
-const DONE_WITHIN: Duration = Duration::from_secs(60);
-/// The same with `--any-time`.
-const DONE_AT_ALL_WITHIN: Duration = Duration::from_secs(240);
-/// Commands of each user that must be answered before the load counts as going on.
+/// Commands of each user that must be done before the load counts as going on.
 const COMMANDS_MIN: u64 = 4;
-/// The load goes on this soon after all is healed.
-const PROGRESS_WITHIN: Duration = Duration::from_secs(120);
-/// How long the end of the log may not be reached.
-const READ_WITHIN: Duration = Duration::from_secs(60);
 /// How often the log is read, and waits look.
 const LOOK: Duration = Duration::from_millis(20);
 /// How often it is looked whether all is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// How long things may take once all is healed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Until what is due is done: it may take two leases and the pauses of who waits for a database.
+    done: Duration,
+    /// Until the load goes on.
+    progress: Duration,
+    /// Until a command is answered, or a show read.
+    answer: Duration,
+    /// Until the end of the log is reached.
+    read: Duration,
+}
+
+impl Patience {
+    const USUAL: Self = Self {
+        done: Duration::from_secs(60),
+        progress: Duration::from_secs(120),
+        answer: Duration::from_secs(60),
+        read: Duration::from_secs(60),
+    };
+    const ANY_TIME: Self = Self {
+        done: Duration::from_secs(240),
+        progress: Duration::from_secs(300),
+        answer: Duration::from_secs(240),
+        read: Duration::from_secs(240),
+    };
+
+    /// With `--any-time` or without.
+    fn new(any_time: bool) -> Self {
+        match any_time {
+            true => Self::ANY_TIME,
+            false => Self::USUAL,
+        }
+    }
+}
 
 /// What a round has shown.
 pub(super) struct Paid {
@@ -69,7 +96,7 @@ pub(super) struct Paid {
 /// Everything that was stored in the run.
 pub(super) struct Payments {
     pay_within: Duration,
-    done_within: Duration,
+    patience: Patience,
     opened: Opened,
     book: Arc<Mutex<Book>>,
     /// What was stored before this time was read.
@@ -98,10 +125,7 @@ impl Payments {
         });
         Ok(Self {
             pay_within,
-            done_within: match any_time {
-                true => DONE_AT_ALL_WITHIN,
-                false => DONE_WITHIN,
-            },
+            patience: Patience::new(any_time),
             opened,
             book,
             read_until,
@@ -121,7 +145,7 @@ impl Payments {
     async fn read_until(&self, until: i64) -> Result<()> {
         let begun = Instant::now();
         while self.read_until.load(Ordering::Acquire) < until {
-            if begun.elapsed() > READ_WITHIN || self.reading.is_finished() {
+            if begun.elapsed() > self.patience.read || self.reading.is_finished() {
                 return fail("the end of the log is not reached");
             }
             tokio::time::sleep(LOOK).await;
@@ -139,7 +163,7 @@ impl Payments {
         loop {
             self.read_until(now()).await?;
             let open = judge::open(&self.book.lock().unwrap(), &terms, until);
-            if open.is_empty() || begun.elapsed() > self.done_within {
+            if open.is_empty() || begun.elapsed() > self.patience.done {
                 return Ok((open, begun.elapsed()));
             }
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -205,7 +229,7 @@ impl Payments {
 pub(super) struct Users {
     common: Arc<Common>,
     running: JoinSet<()>,
-    count: u64,
+    patience: Patience,
 }
 
 impl Users {
@@ -214,32 +238,39 @@ impl Users {
         nodes: Vec<SocketAddr>,
         count: u16,
         seed: u64,
-        pay_within: Duration,
+        payments: &Payments,
     ) -> Result<Self> {
-        let common = Common::prepare(nodes, pay_within, seed).await?;
+        let (count, patience) = (usize::from(count), payments.patience);
+        let within = payments.pay_within;
+        let common = Common::prepare(nodes, count, within, patience.answer, seed).await?;
         let mut running = JoinSet::new();
-        for number in 0..usize::from(count) {
+        for number in 0..count {
             running.spawn(User::new(&common, number, seed).run());
         }
         Ok(Self {
             common,
             running,
-            count: count.into(),
+            patience,
         })
     }
 
-    /// Waits until some more commands of every user were answered, in the mean; gives the time that it took.
+    /// Waits until every user has got some more commands done that were begun from now on; gives the time that it took.
     pub(super) async fn goes_on(&self) -> Result<Duration> {
         let begun = Instant::now();
-        let answered = || self.common.answered.load(Ordering::Acquire);
-        let wanted = answered() + COMMANDS_MIN * self.count;
-        while answered() < wanted {
-            if begun.elapsed() > PROGRESS_WITHIN {
-                return fail(format!("payments stand still after {:?}", begun.elapsed()));
+        self.common.count_anew();
+        loop {
+            let behind = self.common.behind(COMMANDS_MIN);
+            if behind.is_empty() {
+                return Ok(begun.elapsed());
+            }
+            if begun.elapsed() > self.patience.progress {
+                let (count, within) = (behind.len(), self.patience.progress);
+                return fail(format!(
+                    "{count} users did not get {COMMANDS_MIN} commands done within {within:?}"
+                ));
             }
             tokio::time::sleep(LOOK).await;
         }
-        Ok(begun.elapsed())
     }
 
     /// Ends them, and reads every show through every node.

@@ -33,6 +33,8 @@ pub(crate) enum Wrong {
     Undecided,
     /// Answers that no request of the run deserves.
     Answer,
+    /// Commands without an answer although nothing is in the way of one.
+    Unanswered,
     /// Shows that could not be read at the end.
     Unread,
     /// Events that reserve a held seat or free a free one.
@@ -70,6 +72,7 @@ impl Wrong {
             Wrong::Lost => "seats are not as was acknowledged",
             Wrong::Undecided => "seats cannot be decided",
             Wrong::Answer => "answers were wrong",
+            Wrong::Unanswered => "commands stayed without an answer",
             Wrong::Unread => "shows could not be read at the end",
             Wrong::StoredTwice => "events reserve or free what was so already",
             Wrong::NotStored => "acknowledged events are not stored",

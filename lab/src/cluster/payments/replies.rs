@@ -44,6 +44,9 @@ pub(super) fn judge(book: &Book, told: &Record, wrongs: &mut Wrongs) {
     for strange in &told.strange {
         wrongs.add(Wrong::Answer, 1, || strange.clone());
     }
+    for given_up in &told.given_up {
+        wrongs.add(Wrong::Unanswered, 1, || given_up.clone());
+    }
     let mut stored: HashMap<&str, Vec<(Seat, usize, &Change)>> = HashMap::new();
     for (seat, changes) in &book.seats {
         for (number, change) in (1..).zip(changes) {

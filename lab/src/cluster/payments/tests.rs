@@ -333,7 +333,7 @@ fn judged(log: &Log, asked: &[&Command], reads: &[([u64; 2], Saw)]) -> Vec<Strin
         prefix: BEFORE.into(),
         asked: asked.iter().copied().cloned().collect(),
         reads: reads.collect(),
-        strange: Vec::new(),
+        ..Record::default()
     };
     replies::judge(&log.book, &told, &mut wrongs);
     wrongs.told()
@@ -412,4 +412,18 @@ fn a_retry_of_what_is_stored_must_not_be_refused() {
     // The seat was free before the retry was sent.
     let unfit = [&reserved, &cancelled([6, 9]), &retried(3)];
     kinds(&[Wrong::Uninvited], &judged(&log, &unfit, &[]));
+}
+
+/// Goal: strange answers and those that never came are findings.
+#[test]
+fn what_is_no_answer_is_found() {
+    let told = Record {
+        strange: vec!["418".into()],
+        given_up: vec!["no answer".into(); 2],
+        ..Record::default()
+    };
+    let mut wrongs = Wrongs::default();
+    replies::judge(&Book::default(), &told, &mut wrongs);
+    let found = [Wrong::Answer, Wrong::Unanswered].map(|kind| wrongs.count(kind));
+    assert_eq!(found, [1, 2]);
 }

@@ -1,6 +1,6 @@
 //! The load of one round: users who reserve seats, and pay them in time, about the time at which they are given back,
 //! too late or not at all, or cancel them and reserve them again; through all nodes, with an idempotency key for each
-//! command, which is sent again until there is an answer.
+//! command, which is sent again until there is an answer. That none comes although all is healed is a finding.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -21,15 +21,14 @@ use crate::failure::{Result, fail};
 use crate::machine::http::Connection;
 use crate::random::Random;
 
-/// Shows of a round, and their seats: so many that not all are paid in the end.
-const SHOWS: usize = 50;
+/// Shows of a round at least, and for each user, and their seats: so many that not all are paid in the end.
+const SHOWS_MIN: usize = 50;
+const SHOWS_OF_USER: usize = 5;
 const SEATS: u32 = 100;
 /// An attempt without an answer for so long has failed.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// The longest wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// How long after the end of a round a command is still sent again.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause before it is sent again.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// The shortest and the longest pause of a user.
@@ -112,6 +111,39 @@ pub(super) struct Record {
     pub(super) reads: Vec<Reading>,
     /// Answers that no request deserves.
     pub(super) strange: Vec<String>,
+    /// Commands that had no answer although all was healed.
+    pub(super) given_up: Vec<String>,
+}
+
+/// What each user got done since somebody began to count.
+struct Progress {
+    since: Instant,
+    done: Vec<u64>,
+}
+
+impl Progress {
+    fn new(users: usize) -> Self {
+        Self {
+            since: Instant::now(),
+            done: vec![0; users],
+        }
+    }
+
+    /// A command of a user that was begun then has ended so.
+    fn note(&mut self, user: usize, begun: Instant, reply: Reply) {
+        // A node that changes nothing may refuse all the same.
+        if reply == Reply::Done && begun >= self.since {
+            self.done[user] += 1;
+        }
+    }
+
+    /// The users who had fewer commands done.
+    fn behind(&self, least: u64) -> Vec<usize> {
+        let done = self.done.iter().enumerate();
+        done.filter(|(_, done)| **done < least)
+            .map(|(user, _)| user)
+            .collect()
+    }
 }
 
 /// What all users of a round share.
@@ -119,12 +151,13 @@ pub(super) struct Common {
     nodes: Vec<SocketAddr>,
     shows: Vec<Uuid>,
     pay_within: Duration,
+    /// How long an answer is waited for once all is healed.
+    patience: Duration,
     prefix: String,
     /// Orders beginnings and ends of requests.
     ticks: AtomicU64,
     keys: AtomicU64,
-    /// Commands that were answered.
-    pub(super) answered: AtomicU64,
+    progress: Mutex<Progress>,
     recent: Mutex<VecDeque<Seat>>,
     told: Mutex<Record>,
     pub(super) over: CancellationToken,
@@ -142,30 +175,43 @@ struct ShowDocument {
 }
 
 impl Common {
-    /// Makes the shows of a round, through the nodes at these addresses.
-    pub(super) async fn prepare(
+    fn new(
         nodes: Vec<SocketAddr>,
+        users: usize,
         pay_within: Duration,
+        patience: Duration,
         seed: u64,
-    ) -> Result<Arc<Self>> {
+    ) -> Self {
         let mut random = Random::fork(seed ^ Uuid::new_v4().as_u64_pair().0, 5);
         let prefix = format!("user-{:016x}-", random.next());
-        let common = Self {
+        let shows = SHOWS_MIN.max(users * SHOWS_OF_USER);
+        Self {
             nodes,
-            shows: (0..SHOWS).map(|_| random.uuid()).collect(),
+            shows: (0..shows).map(|_| random.uuid()).collect(),
             pay_within,
+            patience,
             prefix: prefix.clone(),
             ticks: AtomicU64::new(1),
             keys: AtomicU64::default(),
-            answered: AtomicU64::default(),
+            progress: Mutex::new(Progress::new(users)),
             recent: Mutex::default(),
             told: Mutex::new(Record {
                 prefix,
                 ..Record::default()
             }),
             over: CancellationToken::new(),
-        };
-        let common = Arc::new(common);
+        }
+    }
+
+    /// Makes the shows of a round of so many users, through the nodes at these addresses.
+    pub(super) async fn prepare(
+        nodes: Vec<SocketAddr>,
+        users: usize,
+        pay_within: Duration,
+        patience: Duration,
+        seed: u64,
+    ) -> Result<Arc<Self>> {
+        let common = Arc::new(Self::new(nodes, users, pay_within, patience, seed));
         let made = (0..common.nodes.len()).map(|at| {
             let common = Arc::clone(&common);
             async move { common.make_shows(at).await }
@@ -185,7 +231,7 @@ impl Common {
                     .await,
                 Some((201 | 409, _))
             ) {
-                if begun.elapsed() > PATIENCE {
+                if begun.elapsed() > self.patience {
                     return fail("a show could not be created");
                 }
                 tokio::time::sleep(RETRY_PAUSE).await;
@@ -198,6 +244,17 @@ impl Common {
         self.ticks.fetch_add(1, Ordering::SeqCst)
     }
 
+    /// Begins to count what each user gets done.
+    pub(super) fn count_anew(&self) {
+        let mut progress = self.progress.lock().unwrap();
+        *progress = Progress::new(progress.done.len());
+    }
+
+    /// The users who had fewer commands done that they began since then.
+    pub(super) fn behind(&self, least: u64) -> Vec<usize> {
+        self.progress.lock().unwrap().behind(least)
+    }
+
     /// Reads all shows through all nodes, and gives all replies of the round.
     pub(super) async fn finish(self: &Arc<Self>) -> Result<Record> {
         let reads = (0..self.nodes.len()).map(|at| async move {
@@ -205,7 +262,7 @@ impl Common {
             for show in &self.shows {
                 let begun = Instant::now();
                 while !user.read(at, *show).await {
-                    if begun.elapsed() > PATIENCE {
+                    if begun.elapsed() > self.patience {
                         return fail(format!("show {show} could not be read at the end"));
                     }
                     tokio::time::sleep(RETRY_PAUSE).await;
@@ -232,6 +289,7 @@ enum Later {
 /// A user.
 pub(super) struct User {
     common: Arc<Common>,
+    number: usize,
     connections: Vec<Option<Connection>>,
     /// The node that is asked.
     at: usize,
@@ -243,6 +301,7 @@ impl User {
     pub(super) fn new(common: &Arc<Common>, number: usize, seed: u64) -> Self {
         Self {
             common: Arc::clone(common),
+            number,
             connections: common.nodes.iter().map(|_| None).collect(),
             at: number % common.nodes.len(),
             random: Random::fork(seed, number as u64),
@@ -261,7 +320,7 @@ impl User {
             {
                 self.go_on(seat, later).await;
             } else if self.random.below(4) == 0 {
-                let show = self.common.shows[self.random.below(SHOWS)];
+                let show = self.common.shows[self.random.below(self.common.shows.len())];
                 self.read(self.at, show).await;
             } else {
                 let seat = self.choose();
@@ -274,7 +333,7 @@ impl User {
     }
 
     fn choose(&mut self) -> Seat {
-        let show = self.common.shows[self.random.below(SHOWS)];
+        let show = self.common.shows[self.random.below(self.common.shows.len())];
         let number = u32::try_from(self.random.below(SEATS as usize)).unwrap_or_default();
         let recent = self.common.recent.lock().unwrap();
         if self.random.below(4) == 0 && !recent.is_empty() {
@@ -339,6 +398,7 @@ impl User {
             Did::Cancelled => r#"{"action":"CANCEL_RESERVATION"}"#,
         };
         let (first, mut in_doubt, mut over_since) = (common.tick(), false, None);
+        let begun = Instant::now();
         loop {
             let begin = common.tick();
             let asked = self.ask(
@@ -366,7 +426,14 @@ impl User {
             };
             let is_over = common.over.is_cancelled();
             let since = is_over.then(|| *over_since.get_or_insert_with(Instant::now));
-            let is_given_up = since.is_some_and(|since| since.elapsed() > PATIENCE);
+            let is_given_up = since.is_some_and(|since| since.elapsed() > common.patience);
+            if reply.is_none() && is_given_up {
+                let (last, patience) = (answer.map(|(status, _)| status), common.patience);
+                let text = format!(
+                    "seat {seat}: {did:?} by {key} had no answer {patience:.0?} after the end, at last {last:?}"
+                );
+                common.told.lock().unwrap().given_up.push(text);
+            }
             if let Some(reply) = reply.or(is_given_up.then_some(Reply::Open)) {
                 common.told.lock().unwrap().asked.push(Command {
                     key,
@@ -378,9 +445,8 @@ impl User {
                     in_doubt,
                     reply,
                 });
-                if reply != Reply::Open {
-                    common.answered.fetch_add(1, Ordering::Release);
-                }
+                let mut progress = common.progress.lock().unwrap();
+                progress.note(self.number, begun, reply);
                 return reply;
             }
             self.at = (self.at + 1) % self.connections.len();
@@ -463,6 +529,40 @@ fn seats_of(body: &[u8]) -> Option<Vec<Saw>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: what goes on is what each user gets done of what was begun since: not what is refused, nor what was begun
+    /// before, nor what others do.
+    #[test]
+    fn each_user_must_get_something_done() {
+        let before = Instant::now();
+        let mut progress = Progress::new(2);
+        progress.since = before + Duration::from_secs(1);
+        let later = before + Duration::from_secs(2);
+        (0..9).for_each(|_| progress.note(0, later, Reply::Done));
+        progress.note(1, before, Reply::Done);
+        progress.note(1, later, Reply::Refused(Saw::Held));
+        progress.note(1, later, Reply::Open);
+        assert_eq!(progress.behind(1), [1]);
+        progress.note(1, later, Reply::Done);
+        assert_eq!(progress.behind(1), [0; 0]);
+        assert_eq!(progress.behind(2), [1]);
+    }
+
+    /// Goal: a command that is never answered although the round is over is told as such.
+    #[tokio::test]
+    async fn a_command_that_nobody_answers_is_a_finding() {
+        let nobody = gesta_pgtest::free_address().unwrap();
+        let common = Common::new(vec![nobody], 1, Duration::ZERO, Duration::ZERO, 7);
+        let common = Arc::new(common);
+        common.over.cancel();
+        let mut user = User::new(&common, 0, 7);
+        let seat = user.choose();
+        assert_eq!(user.command(Did::Reserved, seat).await, Reply::Open);
+        let told = common.told.lock().unwrap();
+        assert_eq!(told.asked.len(), 1);
+        assert_eq!(told.given_up.len(), 1, "{:?}", told.given_up);
+        assert_eq!(common.behind(1), [0]);
+    }
 
     /// Goal: an answer says something about a seat only if it is one of those by which the cinema refuses this very
     /// command; all others are findings.
