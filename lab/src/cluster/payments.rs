@@ -25,7 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::judge::Terms;
 use self::log::{Book, Seen};
-use self::users::{Common, Reply, User};
+use self::users::{Common, Record, Reply, User};
 use super::clocks::Shown;
 use crate::failure::{Result, fail};
 use crate::machine::store::{self, Opened};
@@ -102,6 +102,8 @@ pub(super) struct Payments {
     /// What was stored before this time was read.
     read_until: Arc<AtomicI64>,
     reading: JoinHandle<gesta_core::Error>,
+    /// What was asked and answered in each round that is over.
+    rounds: Mutex<Vec<Record>>,
     _over: DropGuard,
 }
 
@@ -130,6 +132,7 @@ impl Payments {
             book,
             read_until,
             reading,
+            rounds: Mutex::default(),
             _over: over.drop_guard(),
         })
     }
@@ -181,14 +184,20 @@ impl Payments {
             wrongs.add(kind, 1, || what);
         }
         let counts = judge::judge(&book, &self.terms(shown), &mut wrongs);
-        replies::judge(&book, &told, &mut wrongs);
+        let mut rounds = self.rounds.lock().unwrap();
+        // What comes late of an earlier round is judged in the end.
+        let earlier: Vec<&str> = rounds.iter().map(|round| round.prefix.as_str()).collect();
+        replies::judge(&book, &[&told], &earlier, &mut wrongs);
         let count = |reply: fn(&Reply) -> bool| {
             let asked = told.asked.iter().filter(|asked| reply(&asked.reply));
             asked.count() as u64
         };
+        let acknowledged = count(|reply| *reply == Reply::Done);
+        let unknown = count(|reply| *reply == Reply::Open);
+        rounds.push(told);
         Ok(Paid {
-            acknowledged: count(|reply| *reply == Reply::Done),
-            unknown: count(|reply| *reply == Reply::Open),
+            acknowledged,
+            unknown,
             events: book.events,
             wrongs,
             counts,
@@ -220,7 +229,10 @@ impl Payments {
             let told = || format!("timer {} of {}, due {}", timer.id, timer.key, timer.due);
             wrongs.add(Wrong::TimerPending, 1, told);
         }
-        let counts = judge::judge(&self.book.lock().unwrap(), &terms, &mut wrongs);
+        let (book, rounds) = (self.book.lock().unwrap(), self.rounds.lock().unwrap());
+        let counts = judge::judge(&book, &terms, &mut wrongs);
+        let rounds: Vec<&Record> = rounds.iter().collect();
+        replies::judge(&book, &rounds, &[], &mut wrongs);
         Ok((wrongs, counts))
     }
 }
@@ -274,7 +286,7 @@ impl Users {
     }
 
     /// Ends them, and reads every show through every node.
-    async fn end(mut self) -> Result<users::Record> {
+    async fn end(mut self) -> Result<Record> {
         self.common.over.cancel();
         while let Some(ended) = self.running.join_next().await {
             ended?;

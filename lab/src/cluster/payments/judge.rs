@@ -239,6 +239,6 @@ impl<'a> SeatJudge<'a> {
 }
 
 /// The timer that has given a command.
-fn timer_of(key: &str) -> Option<Uuid> {
+pub(super) fn timer_of(key: &str) -> Option<Uuid> {
     Uuid::try_parse(key.strip_prefix(TIMER)?).ok()
 }

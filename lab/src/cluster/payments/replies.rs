@@ -9,8 +9,9 @@
 //! Invariant: what a timer does was asked for by nobody, so it bounds no reply from above.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
+use super::judge::timer_of;
 use super::log::{Book, Change, Did, Seat};
 use super::users::{Command, Record, Reply, Saw};
 use crate::reservation::{Wrong, Wrongs};
@@ -39,20 +40,47 @@ struct Unfit {
     why: String,
 }
 
-/// Judges all replies of a round.
-pub(super) fn judge(book: &Book, told: &Record, wrongs: &mut Wrongs) {
-    for strange in &told.strange {
-        wrongs.add(Wrong::Answer, 1, || strange.clone());
-    }
-    for given_up in &told.given_up {
-        wrongs.add(Wrong::Unanswered, 1, || given_up.clone());
-    }
-    let mut stored: HashMap<&str, Vec<(Seat, usize, &Change)>> = HashMap::new();
+/// What is stored of each command, by its key: the seat, and the change by its number from 1.
+type Stored<'a> = HashMap<&'a str, Vec<(Seat, usize, &'a Change)>>;
+
+/// Judges all replies of these rounds, and whether somebody asked for everything that is stored. Of other rounds, whose
+/// keys begin with one of these prefixes, anything may be stored.
+pub(super) fn judge(book: &Book, rounds: &[&Record], others: &[&str], wrongs: &mut Wrongs) {
+    let mut stored = Stored::new();
     for (seat, changes) in &book.seats {
         for (number, change) in (1..).zip(changes) {
             let one = (*seat, number, change);
             stored.entry(&change.key).or_default().push(one);
         }
+    }
+    for round in rounds {
+        judge_round(book, round, &stored, wrongs);
+    }
+    let asked = rounds.iter().flat_map(|round| &round.asked);
+    let asked: HashSet<&str> = asked.map(|asked| asked.key.as_str()).collect();
+    let is_of_others = |key: &str| others.iter().any(|prefix| key.starts_with(prefix));
+    for (key, changes) in &stored {
+        let is_of_timer = timer_of(key).is_some();
+        for (seat, _, Change { did, at, .. }) in changes {
+            // A timer gives back and does nothing else; whether it may is judged with the seat.
+            let is_invited = match is_of_timer {
+                true => *did == Did::Cancelled,
+                false => asked.contains(key) || is_of_others(key),
+            };
+            if !is_invited {
+                let told = || format!("seat {seat}: {did:?} at {at} by {key}, unasked");
+                wrongs.add(Wrong::Uninvited, 1, told);
+            }
+        }
+    }
+}
+
+fn judge_round(book: &Book, told: &Record, stored: &Stored<'_>, wrongs: &mut Wrongs) {
+    for strange in &told.strange {
+        wrongs.add(Wrong::Answer, 1, || strange.clone());
+    }
+    for given_up in &told.given_up {
+        wrongs.add(Wrong::Unanswered, 1, || given_up.clone());
     }
     let mut seats: BTreeMap<Seat, Vec<Fit>> = BTreeMap::new();
     let mut begins: HashMap<&str, u64> = HashMap::new();
@@ -79,12 +107,6 @@ pub(super) fn judge(book: &Book, told: &Record, wrongs: &mut Wrongs) {
             .entry(asked.seat)
             .or_default()
             .push(Fit { begin, end, what });
-    }
-    for (key, changes) in &stored {
-        if key.starts_with(&told.prefix) && !begins.contains_key(key) {
-            let told = || format!("seat {}: by {key}, which nobody asked for", changes[0].0);
-            wrongs.add(Wrong::Uninvited, 1, told);
-        }
     }
     for read in &told.reads {
         for (number, saw) in (0..).zip(&read.seats) {

@@ -335,7 +335,7 @@ fn judged(log: &Log, asked: &[&Command], reads: &[([u64; 2], Saw)]) -> Vec<Strin
         reads: reads.collect(),
         ..Record::default()
     };
-    replies::judge(&log.book, &told, &mut wrongs);
+    replies::judge(&log.book, &[&told], &[], &mut wrongs);
     wrongs.told()
 }
 
@@ -414,6 +414,53 @@ fn a_retry_of_what_is_stored_must_not_be_refused() {
     kinds(&[Wrong::Uninvited], &judged(&log, &unfit, &[]));
 }
 
+/// Goal: what is stored was asked for by a user of some round, or by a timer, which only gives back. What comes late of
+/// a round is judged with it in the end.
+#[test]
+fn what_nobody_asked_for_is_found() {
+    let mut log = Log::default();
+    let (_, timer) = log.reserve(&format!("{BEFORE}1"), 0);
+    log.give_back(timer, log.now);
+    log.reserve("user-0-1", 0);
+    let reserved = asked(1, Did::Reserved, [1, 5], Reply::Done);
+    let round = Record {
+        prefix: BEFORE.into(),
+        asked: vec![reserved],
+        ..Record::default()
+    };
+    let late = |reply| Record {
+        prefix: "user-0-".into(),
+        asked: vec![Command {
+            key: "user-0-1".into(),
+            ..asked(1, Did::Reserved, [1, 5], reply)
+        }],
+        ..Record::default()
+    };
+    let found = |log: &Log, rounds: &[&Record], others: &[&str]| {
+        let mut wrongs = Wrongs::default();
+        replies::judge(&log.book, rounds, others, &mut wrongs);
+        wrongs.told()
+    };
+    kinds(&[], &found(&log, &[&round], &["user-0-"]));
+    kinds(&[], &found(&log, &[&late(Reply::Open), &round], &[]));
+    let refused = late(Reply::Refused(Saw::Held));
+    let told = found(&log, &[&refused, &round], &[]);
+    kinds(&[Wrong::Uninvited], &told);
+    kinds(&[Wrong::Uninvited], &found(&log, &[&round], &["user-2-"]));
+    let unasked = [
+        (Did::Cancelled, "somebody".to_owned()),
+        (Did::Cancelled, "timer-7".to_owned()),
+        (Did::Cancelled, format!("{BEFORE}9")),
+        (Did::Paid, format!("timer-{timer}")),
+    ];
+    for (did, key) in unasked {
+        let mut log = Log::default();
+        log.reserve(&format!("{BEFORE}1"), 0);
+        log.change(did, log.now, &key);
+        kinds(&[Wrong::Uninvited], &found(&log, &[&round], &["user-0-"]));
+    }
+}
+
 /// Goal: strange answers and those that never came are findings.
 #[test]
 fn what_is_no_answer_is_found() {
@@ -423,7 +470,7 @@ fn what_is_no_answer_is_found() {
         ..Record::default()
     };
     let mut wrongs = Wrongs::default();
-    replies::judge(&Book::default(), &told, &mut wrongs);
+    replies::judge(&Book::default(), &[&told], &[], &mut wrongs);
     let found = [Wrong::Answer, Wrong::Unanswered].map(|kind| wrongs.count(kind));
     assert_eq!(found, [1, 2]);
 }
