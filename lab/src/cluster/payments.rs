@@ -27,7 +27,7 @@ use self::judge::Terms;
 use self::log::{Book, Seen};
 use self::users::{Common, Record, Reply, User};
 use super::clocks::Shown;
-use crate::failure::{Result, fail};
+use crate::failure::{Failure, Result, fail};
 use crate::machine::store::{self, Opened};
 use crate::reservation::{Wrong, Wrongs};
 
@@ -93,15 +93,23 @@ pub(super) struct Paid {
     pub(super) done_after: Duration,
 }
 
+/// How far the log was read.
+#[derive(Debug)]
+struct ReadSoFar {
+    /// What was stored before this time was read.
+    until: AtomicI64,
+    /// Why nothing is read at present.
+    trouble: Mutex<Option<Failure>>,
+}
+
 /// Everything that was stored in the run.
 pub(super) struct Payments {
     pay_within: Duration,
     patience: Patience,
     opened: Opened,
     book: Arc<Mutex<Book>>,
-    /// What was stored before this time was read.
-    read_until: Arc<AtomicI64>,
-    reading: JoinHandle<gesta_core::Error>,
+    read: Arc<ReadSoFar>,
+    reading: JoinHandle<()>,
     /// What was asked and answered in each round that is over.
     rounds: Mutex<Vec<Record>>,
     _over: DropGuard,
@@ -111,26 +119,24 @@ impl Payments {
     /// Begins to read a store without payments.
     pub(super) async fn start(url: &str, pay_within: Duration, any_time: bool) -> Result<Self> {
         let opened = store::open_url(url, Duration::ZERO, 1).await?;
-        let (book, read_until) = (Arc::default(), Arc::new(AtomicI64::new(now())));
+        let book = Arc::default();
+        let read = Arc::new(ReadSoFar::new());
         let over = CancellationToken::new();
         let reader = Reader {
             store: Arc::clone(&opened.store),
             book: Arc::clone(&book),
-            read_until: Arc::clone(&read_until),
+            read: Arc::clone(&read),
         };
         let own_over = over.clone();
         let reading = tokio::spawn(async move {
-            tokio::select! {
-                failed = reader.run() => failed,
-                () = own_over.cancelled() => gesta_core::Error::unavailable("the run is over"),
-            }
+            let _ = own_over.run_until_cancelled(reader.run()).await;
         });
         Ok(Self {
             pay_within,
             patience: Patience::new(any_time),
             opened,
             book,
-            read_until,
+            read,
             reading,
             rounds: Mutex::default(),
             _over: over.drop_guard(),
@@ -147,9 +153,10 @@ impl Payments {
     /// Waits until everything was read that was stored before a time.
     async fn read_until(&self, until: i64) -> Result<()> {
         let begun = Instant::now();
-        while self.read_until.load(Ordering::Acquire) < until {
-            if begun.elapsed() > self.patience.read || self.reading.is_finished() {
-                return fail("the end of the log is not reached");
+        while self.read.until.load(Ordering::Acquire) < until {
+            let has_ended = self.reading.is_finished();
+            if has_ended || begun.elapsed() > self.patience.read {
+                return fail(self.read.complaint(begun.elapsed()));
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -295,40 +302,62 @@ impl Users {
     }
 }
 
+impl ReadSoFar {
+    fn new() -> Self {
+        Self {
+            until: AtomicI64::new(now()),
+            trouble: Mutex::default(),
+        }
+    }
+
+    /// Says that the end of the log was not reached after so long, and why.
+    fn complaint(&self, after: Duration) -> String {
+        let trouble = self.trouble.lock().unwrap();
+        let cause = match &*trouble {
+            Some(trouble) => trouble.to_string(),
+            None => "more comes all the time, or the reader has broken off".into(),
+        };
+        format!("the end of the log is not reached after {after:.0?}: {cause}")
+    }
+}
+
 /// Reads the log as it grows.
 struct Reader {
     store: Arc<dyn EventStore>,
     book: Arc<Mutex<Book>>,
-    read_until: Arc<AtomicI64>,
+    read: Arc<ReadSoFar>,
 }
 
 impl Reader {
     /// Reads until that is refused for good.
-    async fn run(self) -> gesta_core::Error {
+    async fn run(self) {
         let mut from = AllFrom::Start;
         loop {
             let begun = now();
-            match self
-                .store
-                .read_all(ReadAll::forwards().from(from.clone()))
-                .await
-            {
+            let page = ReadAll::forwards().from(from.clone());
+            match self.store.read_all(page).await {
                 Ok(page) => {
                     let seen = Seen {
-                        after: self.read_until.load(Ordering::Acquire),
+                        after: self.read.until.load(Ordering::Acquire),
                         by: now(),
                     };
                     let mut book = self.book.lock().unwrap();
                     page.events.iter().for_each(|event| book.take(event, seen));
                     drop(book);
+                    *self.read.trouble.lock().unwrap() = None;
                     from = AllFrom::Checkpoint(page.next);
                     if !page.end {
                         continue;
                     }
-                    self.read_until.store(begun, Ordering::Release);
+                    self.read.until.store(begun, Ordering::Release);
                 }
-                Err(error) if error.is_retryable() => {}
-                Err(error) => return error,
+                Err(error) => {
+                    let is_over = !error.is_retryable();
+                    *self.read.trouble.lock().unwrap() = Some(error.into());
+                    if is_over {
+                        return;
+                    }
+                }
             }
             tokio::time::sleep(LOOK).await;
         }

@@ -1,10 +1,16 @@
 //! What the judge must find: histories with one fault each, and one without. They are made of events as the product
 //! stores them, so that the reading of the log is tested with it.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
 use gesta_core::{
-    ContentType, EventId, EventType, LogId, Position, RecordedEvent, Revision, StreamId, Tags,
-    Timestamp,
+    AllPage, ContentType, ErrorKind, EventId, EventStore, EventType, LogId, Position, ReadAll,
+    RecordedEvent, Revision, StreamId, Tags, Timestamp,
 };
+use gesta_memory::MemoryStore;
+use gesta_testkit::{Outer, Wrapper};
 use prost::Message as _;
 use serde_json::json;
 use uuid::Uuid;
@@ -13,6 +19,7 @@ use super::judge::{Counts, Terms, judge, open};
 use super::log::{Book, Did, REQUESTS, Seat, Seen};
 use super::replies;
 use super::users::{Command, Reading, Record, Reply, Saw};
+use super::{ReadSoFar, Reader};
 use crate::cluster::clocks::{Setting, Shown, Span};
 use crate::reservation::{Wrong, Wrongs};
 
@@ -473,4 +480,32 @@ fn what_is_no_answer_is_found() {
     replies::judge(&Book::default(), &[&told], &[], &mut wrongs);
     let found = [Wrong::Answer, Wrong::Unanswered].map(|kind| wrongs.count(kind));
     assert_eq!(found, [1, 2]);
+}
+
+/// A store that refuses to be read.
+struct Unread(MemoryStore);
+
+#[async_trait]
+impl Wrapper for Unread {
+    fn inner(&self) -> &dyn EventStore {
+        &self.0
+    }
+
+    async fn read_all(&self, _: ReadAll) -> gesta_core::Result<AllPage> {
+        Err(ErrorKind::Refused("no room".into()).into())
+    }
+}
+
+/// What happened: that the log was not read to its end was told without the reason.
+#[tokio::test]
+async fn why_the_log_is_not_read_is_told() {
+    let read = Arc::new(ReadSoFar::new());
+    let reader = Reader {
+        store: Arc::new(Outer(Unread(MemoryStore::new()))),
+        book: Arc::default(),
+        read: Arc::clone(&read),
+    };
+    reader.run().await;
+    let told = read.complaint(Duration::ZERO);
+    assert!(told.contains("no room"), "{told}");
 }
