@@ -27,7 +27,7 @@ use self::judge::Terms;
 use self::log::{Book, Seen};
 use self::users::{Common, Record, Reply, User};
 use super::clocks::Shown;
-use crate::failure::{Failure, Result, fail};
+use crate::failure::{Context as _, Failure, Result, fail};
 use crate::machine::store::{self, Opened};
 use crate::reservation::{Wrong, Wrongs};
 
@@ -104,6 +104,7 @@ struct ReadSoFar {
 
 /// Everything that was stored in the run.
 pub(super) struct Payments {
+    url: String,
     pay_within: Duration,
     patience: Patience,
     opened: Opened,
@@ -132,6 +133,7 @@ impl Payments {
             let _ = own_over.run_until_cancelled(reader.run()).await;
         });
         Ok(Self {
+            url: url.to_owned(),
             pay_within,
             patience: Patience::new(any_time),
             opened,
@@ -212,6 +214,14 @@ impl Payments {
         })
     }
 
+    /// Reads everything once more, with a store that has seen nothing of it.
+    async fn read_again(&self) -> Result<Book> {
+        let opened = store::open_url(&self.url, Duration::ZERO, 1).await?;
+        let book = read_whole(opened.store.as_ref(), self.patience.read).await?;
+        opened.store.shutdown().await?;
+        Ok(book)
+    }
+
     /// Waits until every reservation of the run is due, and judges all of them; nobody asks for anything any more.
     pub(super) async fn end(&self, shown: Shown) -> Result<(Wrongs, Counts)> {
         let terms = self.terms(shown.clone());
@@ -236,11 +246,44 @@ impl Payments {
             let told = || format!("timer {} of {}, due {}", timer.id, timer.key, timer.due);
             wrongs.add(Wrong::TimerPending, 1, told);
         }
+        // What was read as it was stored is what is stored.
+        let before = self.book.lock().unwrap().clone();
+        let again = self.read_again().await?;
+        self.read_until(now()).await?;
         let (book, rounds) = (self.book.lock().unwrap(), self.rounds.lock().unwrap());
+        let missing = [before.missing_in(&again), again.missing_in(&book)];
+        for what in missing.into_iter().flatten() {
+            wrongs.add(Wrong::ReadOtherwise, 1, || what);
+        }
         let counts = judge::judge(&book, &terms, &mut wrongs);
         let rounds: Vec<&Record> = rounds.iter().collect();
         replies::judge(&book, &rounds, &[], &mut wrongs);
         Ok((wrongs, counts))
+    }
+}
+
+/// Reads a store from its beginning to its end.
+async fn read_whole(store: &dyn EventStore, within: Duration) -> Result<Book> {
+    let (mut book, mut from, begun) = (Book::default(), AllFrom::Start, Instant::now());
+    loop {
+        let page = ReadAll::forwards().from(from.clone());
+        match store.read_all(page).await {
+            Ok(page) => {
+                let seen = Seen {
+                    after: 0,
+                    by: now(),
+                };
+                page.events.iter().for_each(|event| book.take(event, seen));
+                if page.end {
+                    return Ok(book);
+                }
+                from = AllFrom::Checkpoint(page.next);
+            }
+            Err(error) if error.is_retryable() && begun.elapsed() < within => {
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(error) => return Err(error).context("reading all again"),
+        }
     }
 }
 

@@ -45,6 +45,8 @@ pub(crate) enum Wrong {
     Uninvited,
     /// Events that cannot be understood.
     Unreadable,
+    /// Events that are other ones, or are not there, when all is read again.
+    ReadOtherwise,
     /// Seats that a timer has given back twice, or that were free.
     GivenBackTwice,
     /// Seats that were given back before their time.
@@ -78,6 +80,7 @@ impl Wrong {
             Wrong::NotStored => "acknowledged events are not stored",
             Wrong::Uninvited => "events are stored that nobody asked for",
             Wrong::Unreadable => "events cannot be understood",
+            Wrong::ReadOtherwise => "events are other ones when all is read again",
             Wrong::GivenBackTwice => "seats were given back twice",
             Wrong::GivenBackEarly => "seats were given back too early",
             Wrong::GivenBackWrongly => "seats were given back that were not to be",

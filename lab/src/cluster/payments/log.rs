@@ -3,7 +3,8 @@
 //! The forms are read here by definitions of the lab's own, not by those of the product: changes of seats (see
 //! `cinema/proto/cinema.proto`), the idempotency key of the command in the metadata of an event, and the requests and
 //! states of timers.
-//! Invariant: what a stream says later replaces nothing here; everything that was stored is in the book.
+//! Invariant: what a stream says later replaces nothing here; everything that was stored is in the book. So a book that
+//! was written as events were stored must be part of one that was written later, and vice versa.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,6 +22,20 @@ const STATES: &str = "$timers-{unpaid_reservations}-state";
 pub(super) struct Seat {
     pub(super) show: Uuid,
     pub(super) number: u32,
+}
+
+impl Change {
+    /// What was stored, whenever it was seen.
+    fn stored(&self) -> (Place, Did, i64, &str) {
+        (self.place, self.did, self.at, &self.key)
+    }
+}
+
+impl Timer {
+    /// What was stored, whenever it was seen.
+    fn stored(&self) -> (&str, i64, Place, i64) {
+        (&self.key, self.due, self.because, self.reserved_at)
+    }
 }
 
 impl std::fmt::Display for Seat {
@@ -71,7 +86,7 @@ pub(super) struct Timer {
 }
 
 /// Everything that was stored.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Book {
     pub(super) seats: BTreeMap<Seat, Vec<Change>>,
     pub(super) timers: BTreeMap<Uuid, Timer>,
@@ -214,6 +229,40 @@ impl Book {
             self.fired.extend(fired.ids);
         }
         Ok(())
+    }
+
+    /// What of this a book lacks that was written later, or says otherwise, in words.
+    pub(super) fn missing_in(&self, later: &Self) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (seat, changes) in &self.seats {
+            let now = later.seats.get(seat).map_or(&[][..], Vec::as_slice);
+            for (at, change) in changes.iter().enumerate() {
+                let (was, is) = (change.stored(), now.get(at).map(Change::stored));
+                if is != Some(was) {
+                    missing.push(format!("seat {seat}: {was:?} was read, and then {is:?}"));
+                    break;
+                }
+            }
+        }
+        for (id, timer) in &self.timers {
+            let (was, is) = (timer.stored(), later.timers.get(id).map(Timer::stored));
+            if is != Some(was) {
+                missing.push(format!("timer {id}: {was:?} was read, and then {is:?}"));
+            }
+        }
+        for (key, was) in &self.last {
+            let is = later.last.get(key);
+            if is < Some(was) {
+                missing.push(format!("timer of {key:?}: {was} was read, and then {is:?}"));
+            }
+        }
+        let fired = self.fired.difference(&later.fired);
+        missing.extend(fired.map(|id| format!("timer {id} was read to have fired, and then not")));
+        let (was, is) = (self.events, later.events);
+        if is < was {
+            missing.push(format!("{was} events were read, and then {is}"));
+        }
+        missing
     }
 
     /// Returns whether a timer has fired, or was cancelled or replaced.

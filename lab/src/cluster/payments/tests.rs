@@ -101,6 +101,11 @@ impl Log {
 
     fn watch(&mut self, place: u64, at: i64, due: i64) -> Uuid {
         let id = Uuid::new_v4();
+        self.watch_as(id, place, at, due);
+        id
+    }
+
+    fn watch_as(&mut self, id: Uuid, place: u64, at: i64, due: i64) {
         let data = json!({
             "key": format!("{SHOW}/1"),
             "due": Timestamp(due).to_string(),
@@ -114,7 +119,6 @@ impl Log {
             data.to_string().into(),
             String::new(),
         );
-        id
     }
 
     /// The timer of a seat is cancelled because of its last change, as the effect does.
@@ -480,6 +484,35 @@ fn what_is_no_answer_is_found() {
     replies::judge(&Book::default(), &[&told], &[], &mut wrongs);
     let found = [Wrong::Answer, Wrong::Unanswered].map(|kind| wrongs.count(kind));
     assert_eq!(found, [1, 2]);
+}
+
+/// Goal: what was read as it was stored, and is other or gone when all is read again, is found; that more was stored
+/// meanwhile is right.
+#[test]
+fn what_is_not_the_same_when_it_is_read_again_is_found() {
+    let log = |count: usize, paid: &str, due: i64| {
+        let mut log = Log::default();
+        let place = log.change(Did::Reserved, 0, "user-1-1");
+        log.watch_as(Uuid::from_u128(1), place, 0, due);
+        if count > 1 {
+            let place = log.change(Did::Paid, SECOND, paid);
+            log.cancel(place);
+        }
+        if count > 2 {
+            log.fired(Uuid::from_u128(1));
+        }
+        log.book
+    };
+    let whole = || log(3, "user-1-2", WITHIN);
+    for count in 1..=3 {
+        let part = log(count, "user-1-2", WITHIN);
+        assert_eq!(part.missing_in(&whole()), Vec::<String>::new(), "{count}");
+        let missing = whole().missing_in(&part);
+        assert_eq!(missing.is_empty(), count == 3, "{count}: {missing:#?}");
+    }
+    for other in [log(3, "user-1-3", WITHIN), log(3, "user-1-2", WITHIN + 1)] {
+        assert_eq!(whole().missing_in(&other).len(), 1);
+    }
 }
 
 /// A store that refuses to be read.
