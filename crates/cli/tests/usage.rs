@@ -110,7 +110,9 @@ fn a_wrong_address_of_a_server_is_told_before_anything_is_sent() {
         let refused = output_of(gesta(&command).env("GESTA_TOKEN", &token));
         let said = stderr(&refused);
         assert_eq!(code(&refused), 1, "{command:?}: {said}");
+        let proxy = "or a proxy before it does not let GET /health/live through";
         assert!(said.contains("no server of Gesta"), "{command:?}: {said}");
+        assert!(said.contains(proxy), "{command:?}: {said}");
         let away = run(&[&command[..command.len() - 1], &[&away]].concat());
         let said = stderr(&away);
         assert_eq!(code(&away), 5, "{command:?}: {said}");
@@ -122,6 +124,65 @@ fn a_wrong_address_of_a_server_is_told_before_anything_is_sent() {
         head.starts_with("GET /health/live ") && !is_secret
     };
     assert!(seen.len() >= 9 && seen.iter().all(is_question), "{seen:?}");
+}
+
+/// A proxy before a server that answers `GET /health/live` itself, with this status, and lets everything else through.
+fn proxy(server: &str, status: &'static str) -> String {
+    let server = server.trim_start_matches("http://").to_owned();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut client = connection.unwrap();
+            let (mut reader, mut head) =
+                (BufReader::new(client.try_clone().unwrap()), String::new());
+            while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).unwrap() > 0 {}
+            if head.starts_with("GET /health/live ") {
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno"
+                );
+                client.write_all(answer.as_bytes()).unwrap();
+                continue;
+            }
+            let mut server = std::net::TcpStream::connect(&server).unwrap();
+            server.write_all(head.as_bytes()).unwrap();
+            let mut to = server.try_clone().unwrap();
+            std::thread::spawn(move || std::io::copy(&mut reader, &mut to));
+            std::thread::spawn(move || std::io::copy(&mut server, &mut client));
+        }
+    });
+    url
+}
+
+/// What happened: behind a proxy that asks for credentials or limits rates, commands that had worked said that what
+/// answers is no server of Gesta.
+#[test]
+fn a_proxy_that_keeps_strangers_out_is_no_obstacle() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(&url_of(&home.path().join("gesta.db")));
+    for status in [
+        "401 Unauthorized",
+        "403 Forbidden",
+        "407 Proxy Authentication Required",
+        "408 Request Timeout",
+        "429 Too Many Requests",
+    ] {
+        let at = proxy(&server.url, status);
+        succeed(&[
+            "stream", "append", "a", "--type", "t", "--data", "1", "--store", &at,
+        ]);
+        succeed(&["health", "--ready", "--store", &at]);
+        // Whether the server lives was asked of nobody.
+        let unknown = run(&["health", "--store", &at]);
+        assert_eq!(code(&unknown), 5, "{status}: {unknown:?}");
+        let said = stderr(&unknown);
+        assert!(
+            said.contains("does not let GET /health/live through"),
+            "{said}"
+        );
+        assert!(said.contains(&status[..3]), "{said}");
+    }
+    server.stop();
 }
 
 /// Goal: who closes the terminal of a server stops it as with SIGTERM.

@@ -30,6 +30,6 @@ mod transport;
 
 pub use backup::BackupDownload;
 pub use groups::HttpGroups;
-pub use store::HttpStore;
+pub use store::{HttpStore, Look};
 pub use tls::{Credentials, Tls};
 pub use transport::{Config, OwnerHints, PlainHttp};

@@ -11,8 +11,8 @@ use gesta_core::{
 };
 use gesta_wire::answer::{self, AppendedSeveral, AppendedTo, Info, Stored, Streams};
 use gesta_wire::{Expected, event, request};
-use hyper::Method;
 use hyper::header::ETAG;
+use hyper::{Method, StatusCode};
 use tokio_util::sync::CancellationToken;
 
 use crate::address::Path;
@@ -24,6 +24,25 @@ use crate::transport::{Call, Config, ForeignAnswer, Transport};
 #[derive(serde::Deserialize)]
 struct Live<'a> {
     status: &'a str,
+}
+
+/// With these a proxy answers who did not say who he is, or asks too often, whatever is behind it.
+const KEEP_OUT: [StatusCode; 5] = [
+    StatusCode::UNAUTHORIZED,
+    StatusCode::FORBIDDEN,
+    StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+    StatusCode::REQUEST_TIMEOUT,
+    StatusCode::TOO_MANY_REQUESTS,
+];
+
+/// What answers at the address of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Look {
+    /// A server of Gesta, which is alive.
+    Live,
+    /// Nobody can tell: it answered with this status, as a proxy does that asks for credentials or limits rates.
+    KeptOut(u16),
 }
 
 /// A store on a server, reached through its HTTP API. Clones are cheap and share connections.
@@ -81,24 +100,44 @@ impl HttpStore {
     /// Asks whether the server is alive. It is asked without credentials. Cancel safe.
     ///
     /// # Errors
+    /// `Unavailable` if no server answers, or if what answers does not say, as in [`look`](Self::look); `Unsupported` as
+    /// there.
+    pub async fn live(&self) -> Result<()> {
+        match self.look().await? {
+            Look::Live => Ok(()),
+            Look::KeptOut(status) => Err(Error::unavailable(format!(
+                "what answers there does not let GET /health/live through: it answered {status}"
+            ))),
+        }
+    }
+
+    /// Looks what answers at the address of the server, without credentials. Cancel safe.
+    ///
+    /// # Errors
     /// `Unavailable` if no server answers; `Unsupported` if TLS refuses the connection, or if what answers is no server
     /// of Gesta.
-    pub async fn live(&self) -> Result<()> {
+    pub async fn look(&self) -> Result<Look> {
         self.check_open()?;
         let stranger = |rest: String| {
-            let text = format!("what answers there is no server of Gesta{rest}");
+            let text = format!(
+                "what answers there is no server of Gesta, or a proxy before it does not let GET /health/live \
+                 through{rest}"
+            );
             Error::new(ErrorKind::Unsupported(text))
         };
         let call = Call::get(Path::of("/health/live")).anonymous();
         match self.transport.send(call).await {
             Ok(answer) => match answer::read::<Live>(&answer.body) {
-                Ok(Live { status: "live" }) => Ok(()),
+                Ok(Live { status: "live" }) => Ok(Look::Live),
                 _ => Err(stranger(String::new())),
             },
             Err(error) => {
                 let source = std::error::Error::source(&error);
                 let foreign = source.and_then(|source| source.downcast_ref::<ForeignAnswer>());
                 match foreign {
+                    Some(ForeignAnswer(status)) if KEEP_OUT.contains(status) => {
+                        Ok(Look::KeptOut(status.as_u16()))
+                    }
                     // Others, as 502, come from a proxy whose server is away.
                     Some(ForeignAnswer(status)) if status.is_client_error() => {
                         Err(stranger(format!(": it answered {status}")).caused_by(error))
