@@ -105,6 +105,8 @@ fn a_wrong_address_of_a_server_is_told_before_anything_is_sent() {
         &["scavenge", "--yes"],
         &["verify"],
         &["virtual-streams", "on"],
+        &["health"],
+        &["health", "--ready"],
     ] {
         let command = [command, &["--store", &url]].concat();
         let refused = output_of(gesta(&command).env("GESTA_TOKEN", &token));
@@ -123,7 +125,7 @@ fn a_wrong_address_of_a_server_is_told_before_anything_is_sent() {
         let is_secret = head.to_ascii_lowercase().contains("authorization");
         head.starts_with("GET /health/live ") && !is_secret
     };
-    assert!(seen.len() >= 9 && seen.iter().all(is_question), "{seen:?}");
+    assert!(seen.len() >= 11 && seen.iter().all(is_question), "{seen:?}");
 }
 
 /// A proxy before a server that answers `GET /health/live` itself, with this status, and lets everything else through.

@@ -176,7 +176,11 @@ pub(super) async fn health(global: &Global, ready: bool, output: &mut Output) ->
     };
     let server = HttpStore::with_config(&url, client::config(global)?)?;
     let status = match ready {
-        true => server.ready().await.map(|()| "ready")?,
+        true => {
+            // It is said only to a server of Gesta who calls.
+            server.look().await?;
+            server.ready().await.map(|()| "ready")?
+        }
         false => server.live().await.map(|()| "live")?,
     };
     output.record(&json!({"status": status}), |_| status.to_owned())
