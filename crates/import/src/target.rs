@@ -458,7 +458,7 @@ impl Target {
     /// Forgets what the target has of the streams if there are very many. Nothing may be gathered or on its way, nor
     /// may a page be under way, whose streams were prepared.
     pub(crate) fn forget_many(&mut self) {
-        if self.known.len() > self.known_max {
+        if self.known.len() + self.changed.len() > self.known_max {
             self.met_before = self.streams();
             self.known.clear();
             self.changed.clear();
