@@ -33,7 +33,9 @@ const SEND_SIGNALS: &str = include_str!("../../sql/send_signals.sql");
 const PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause between two statements of one process. An event reaches the subscribers of other processes so much
 /// later.
-const PAUSE_MAX: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = PAUSE.saturating_mul(SENDERS_MAX);
+/// So many processes that send make the longest pause.
+const SENDERS_MAX: u32 = 5;
 /// A process from which nothing was heard for this long sends nothing.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,25 +55,27 @@ struct Pending {
     requests: BTreeMap<LogId, Signal>,
 }
 
-/// The other processes that send messages, and when each was heard last.
+/// The other processes that send messages, and when each was heard last. Of very many only some are noted, those that
+/// were heard last: all others would not make the pause longer.
 #[derive(Default, Debug)]
 struct Senders(HashMap<Uuid, Instant>);
 
 impl Senders {
     fn heard(&mut self, sender: Uuid, now: Instant) {
-        if self.0.insert(sender, now).is_none() {
-            self.forget(now);
+        if self.0.len() >= SENDERS_MAX as usize && !self.0.contains_key(&sender) {
+            let oldest = self.0.iter().min_by_key(|(_, heard)| **heard);
+            let oldest = oldest.map(|(sender, _)| *sender);
+            if let Some(oldest) = oldest {
+                self.0.remove(&oldest);
+            }
         }
-    }
-
-    fn forget(&mut self, now: Instant) {
-        self.0
-            .retain(|_, heard| now.saturating_duration_since(*heard) < SILENT_AFTER);
+        self.0.insert(sender, now);
     }
 
     /// Returns the pause after a statement of this process.
     fn pause(&mut self, now: Instant) -> Duration {
-        self.forget(now);
+        self.0
+            .retain(|_, heard| now.saturating_duration_since(*heard) < SILENT_AFTER);
         let all = u32::try_from(self.0.len() + 1).unwrap_or(u32::MAX);
         PAUSE.saturating_mul(all).min(PAUSE_MAX)
     }
@@ -344,6 +348,8 @@ mod tests {
         assert_eq!(senders.pause(start), PAUSE * 2, "one other");
         (2..100).for_each(|other| senders.heard(Uuid::from_u128(other), start));
         assert_eq!(senders.pause(start), PAUSE_MAX, "many");
+        let noted = u32::try_from(senders.0.len()).unwrap();
+        assert!(noted <= SENDERS_MAX, "{noted} of many take memory");
         let later = start + SILENT_AFTER / 2;
         senders.heard(Uuid::from_u128(1), later);
         assert_eq!(
@@ -351,7 +357,10 @@ mod tests {
             PAUSE * 2,
             "one is left"
         );
-        senders.heard(Uuid::from_u128(200), later + SILENT_AFTER);
-        assert_eq!(senders.0.len(), 1, "who is silent takes no memory");
+        // Who was heard last is noted, however many were before.
+        (200..205).for_each(|other| senders.heard(Uuid::from_u128(other), later));
+        let last = later + SILENT_AFTER / 2;
+        senders.heard(Uuid::from_u128(300), last);
+        assert_eq!(senders.pause(later + SILENT_AFTER), PAUSE * 2, "the last");
     }
 }
