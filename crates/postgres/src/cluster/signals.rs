@@ -2,9 +2,9 @@
 //!
 //! Why apart from appends: a commit that notifies takes a lock of the whole server. Why there are few messages: while
 //! one travels, later ones about the same log are merged, and there is a pause between two statements. The pause grows
-//! with the number of processes that send, because each message wakes all of them: all together send about as many as
-//! one would alone. Invariants: a message may be lost, but then [`Signal::Interrupted`] follows; messages of this
-//! process do not come back to it.
+//! with the number of processes that send, because each message wakes all of them: up to five together send about as
+//! many as one would alone. Invariants: a message may be lost, but then [`Signal::Interrupted`] follows; messages of
+//! this process do not come back to it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
