@@ -3,7 +3,7 @@
 //!
 //! A program of each system writes, and prints what the system itself reads back, a line for each event; that is what
 //! the import is compared with. The journals of `crates/import/tests` are made by statements instead, and have what no
-//! program can bring about at will.
+//! program can bring about at will. Of KurrentDB only the published client is here: it fills a server of Gesta.
 //! The libraries are fetched, some compiled, so only the deep form runs these tests.
 
 #![allow(
@@ -110,8 +110,9 @@ fn message_db() {
     }
 }
 
-/// Goal: what a published client of KurrentDB wrote to a server. In the target the same client reads the same of each
-/// stream: what metadata hide, and what was deleted or closed for ever, is so there, too.
+/// Goal: what a published client of KurrentDB wrote to a server of Gesta, which stands for one of KurrentDB. In the
+/// target the same client reads the same of each stream: what metadata hide, and what was deleted or closed for ever, is
+/// so there, too.
 #[test]
 fn kurrentdb() {
     if is_deep("KurrentDB")

@@ -23,6 +23,7 @@ import org.apache.pekko.persistence.AbstractPersistentActor;
 import org.apache.pekko.persistence.DeleteMessagesSuccess;
 import org.apache.pekko.persistence.query.EventEnvelope;
 import org.apache.pekko.persistence.typed.DeleteEventsCompleted;
+import org.apache.pekko.persistence.typed.DeleteSnapshotsCompleted;
 import org.apache.pekko.persistence.typed.PersistenceId;
 import org.apache.pekko.persistence.typed.javadsl.CommandHandler;
 import org.apache.pekko.persistence.typed.javadsl.EventHandler;
@@ -60,7 +61,7 @@ public class Journal {
   static final int COMMANDS = 30;
   static final List<String> TAGS = List.of("even", "large", "tag with, ä");
 
-  /** Which entities have deleted events, up to which number. */
+  /** What was deleted: events up to a number, and the snapshots before it. */
   static final LinkedBlockingQueue<Object> DELETED = new LinkedBlockingQueue<>();
 
   static Set<String> tagsOf(Object event) {
@@ -125,6 +126,7 @@ public class Journal {
     public SignalHandler<State> signalHandler() {
       return newSignalHandlerBuilder()
           .onSignal(DeleteEventsCompleted.class, (state, signal) -> DELETED.add(signal))
+          .onSignal(DeleteSnapshotsCompleted.class, (state, signal) -> DELETED.add(signal))
           .build();
     }
   }
@@ -219,8 +221,8 @@ public class Journal {
                         .thenApply(persisted -> null));
       }
       all.add(done);
-      // After the snapshots of 20 and 30 events.
-      if (deletes) deletions += 2;
+      // After the snapshots of 20 and 30 events, and then earlier snapshots.
+      if (deletes) deletions += 4;
     }
     for (String id : List.of("singleton", "Ended|1")) {
       ids.add(id);
