@@ -5,6 +5,7 @@
 //! the pipelines of all logs on all others.
 
 use futures::stream::{BoxStream, StreamExt};
+use gesta_core::LogId;
 use gesta_core::backend::{Signal, Topic};
 use tokio::sync::broadcast::{Receiver, Sender, error::RecvError};
 
@@ -28,16 +29,16 @@ impl Default for Received {
 impl Received {
     /// Passes a message on to those whom it concerns.
     pub(crate) fn publish(&self, signal: Signal) {
-        let (to_hub, to_pipelines) = match signal {
-            Signal::Appended { .. } => (true, false),
-            Signal::GiveWay { .. } => (false, true),
-            Signal::Interrupted | Signal::HistoryChanged => (true, true),
+        // What is for all pipelines is for that of any log.
+        let log = match signal {
+            Signal::GiveWay { log, .. } => log,
+            _ => LogId(0),
         };
         // Sending fails only if nobody listens.
-        if to_hub {
+        if Topic::Appends.includes(signal) {
             let _ = self.appends.send(signal);
         }
-        if to_pipelines {
+        if Topic::Requests(log).includes(signal) {
             let _ = self.requests.send(signal);
         }
     }
@@ -74,7 +75,7 @@ mod tests {
     use std::task::{Context, Poll, Wake, Waker};
     use std::time::Duration;
 
-    use gesta_core::{LogId, Position};
+    use gesta_core::Position;
     use uuid::Uuid;
 
     use super::*;
