@@ -3,7 +3,8 @@
 //! So what a request costs at the owner, by a hop and by a hint stands in one table, with the processor time of the
 //! application and of the database. `--steps` is the published ladder on both instead.
 //!
-//! The nodes are measured only while none owns more than its share of the logs and none moves. Everything that was
+//! A load begins only when no node owns more than its share of the logs and none moves, and is repeated if one has moved
+//! by its end, twice at most; then the report says so. A ladder in which logs moved is no result. Everything that was
 //! acknowledged is compared with the store after each load, and every answer must fit one order of all requests.
 //! Not here: the users (`reservation`), what happens when nodes die (`chaos`).
 
@@ -18,7 +19,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
-use super::nodes::{Conditions, Nodes};
+use super::nodes::{Conditions, Nodes, Ownership};
 use super::trace::Trace;
 use crate::cells;
 use crate::event_ids::Run;
@@ -42,6 +43,9 @@ use crate::workload::watch::Watched;
 const CONNECTIONS: usize = 512;
 /// Users of a load with a schedule, for each request a second: each makes one every 250 ms.
 const USERS_PER_RATE: f64 = 0.25;
+
+/// So often a load is measured if logs move meanwhile.
+const TRIES: u32 = 3;
 
 /// One cinema against several nodes, by turns.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -239,8 +243,6 @@ impl Case {
 /// Cinemas under measurement.
 struct Bench<'a> {
     nodes: &'a Nodes,
-    /// The node that owns each log.
-    owners: Vec<usize>,
     watched: Watched,
 }
 
@@ -251,7 +253,6 @@ impl<'a> Bench<'a> {
             .filter_map(|node| Tree::listening_on("application", node.server.address()));
         let trees = application.chain(Tree::listening_on("database", database));
         Ok(Self {
-            owners: nodes.settled().await?,
             watched: Watched {
                 trees: trees.collect(),
                 database: counters::watch(&nodes.url()).await?.map(Arc::new),
@@ -260,7 +261,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// One measurement of a case.
+    /// One measurement of a case, while no log moves.
     async fn load(
         &self,
         case: &Case,
@@ -268,6 +269,29 @@ impl<'a> Bench<'a> {
         report: &mut Report,
         stop: &CancellationToken,
     ) -> Result<Round> {
+        let name = format!("{}, {}/s, {}", name_of(case.scenario), case.rate, case.name);
+        let settle = async || self.nodes.settled().await;
+        let look = async || self.nodes.ownership().await;
+        let (round, is_calm) = calm(settle, look, async |found: &Ownership| {
+            self.load_once(case, &name, found, args, report, stop).await
+        })
+        .await?;
+        if !is_calm {
+            report.caution(format!("{name}: logs have moved meanwhile."));
+        }
+        Ok(round)
+    }
+
+    async fn load_once(
+        &self,
+        case: &Case,
+        name: &str,
+        found: &Ownership,
+        args: &CinemaArgs,
+        report: &mut Report,
+        stop: &CancellationToken,
+    ) -> Result<Round> {
+        let owners: Vec<usize> = found.owners.iter().copied().flatten().collect();
         // Not open while the load runs: it would be one more process that listens to the messages of the others.
         let opened = store::open_url(&self.nodes.url(), Duration::ZERO, 1).await?;
         let from = AllFrom::Checkpoint(store::end_of(opened.store.as_ref()).await?);
@@ -275,7 +299,7 @@ impl<'a> Bench<'a> {
         let asked = case.asked.iter().map(|node| &self.nodes.all[*node]);
         let users = Users {
             targets: asked.map(|node| node.server.address()).collect(),
-            routes: Routes::new(&self.owners, &case.asked, case.to)?,
+            routes: Routes::new(&owners, &case.asked, case.to)?,
             case: case.name.clone(),
             scenario: case.scenario,
             existing: match case.scenario {
@@ -292,18 +316,8 @@ impl<'a> Bench<'a> {
         verdict.add_events(&opened.store, from, &ledger).await?;
         report.store = Some(opened.facts.clone());
         opened.store.shutdown().await?;
-        let name = format!("{}, {}/s, {}", name_of(case.scenario), case.rate, case.name);
-        verdict.tell_in_brief(report, &name);
+        verdict.tell_in_brief(report, name);
         step.tell_of_trouble(report);
-        if self.nodes.owners().await?
-            != self
-                .owners
-                .iter()
-                .map(|owner| Some(*owner))
-                .collect::<Vec<_>>()
-        {
-            report.caution(format!("{name}: logs have moved meanwhile."));
-        }
         let round = Round::of(&step);
         let (rate, all, micros) = (
             round.accepted_per_second,
@@ -315,6 +329,26 @@ impl<'a> Bench<'a> {
             all.p50, all.p99, all.p999, micros[0], micros[1], round.statements
         );
         Ok(round)
+    }
+}
+
+/// Measures when nothing moves, and again if something has moved by the end. Gives the last measurement, and whether
+/// nothing has moved.
+async fn calm<S: PartialEq, T>(
+    settle: impl AsyncFn() -> Result<S>,
+    look: impl AsyncFn() -> Result<S>,
+    mut measure: impl AsyncFnMut(&S) -> Result<T>,
+) -> Result<(T, bool)> {
+    let mut tries = TRIES;
+    loop {
+        let before = settle().await?;
+        let measured = measure(&before).await?;
+        let is_calm = look().await? == before;
+        tries -= 1;
+        if is_calm || tries == 0 {
+            return Ok((measured, is_calm));
+        }
+        eprintln!("logs have moved meanwhile: once more");
     }
 }
 
@@ -571,8 +605,8 @@ async fn ladder(
     for nodes in [1, args.nodes] {
         let size = SizeArgs::of(nodes, args.logs);
         let mut nodes = Nodes::start(program, &size, Conditions::default()).await?;
-        nodes.settled().await?;
         for scenario in &args.scenarios {
+            let before = nodes.settled().await?;
             let ladder = Ladder {
                 urls: nodes.all.iter().map(|node| node.server.url()).collect(),
                 store: nodes.url(),
@@ -585,8 +619,44 @@ async fn ladder(
                 report: args.report.clone(),
             };
             is_result &= reservation::run(&ladder.into(), stop).await?;
+            if nodes.ownership().await? != before {
+                println!("Logs have moved meanwhile: this ladder is no result.");
+                is_result = false;
+            }
         }
         nodes.stop().await;
     }
     Ok(is_result)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    /// Goal: a load during which something moved is measured again from where things are then, and not for ever.
+    #[tokio::test]
+    async fn a_load_is_repeated_while_something_moves() {
+        for (moves, begun_at, is_calm) in [
+            (0, vec![0], true),
+            (1, vec![0, 1], true),
+            (9, vec![0, 1, 2], false),
+        ] {
+            let (now, left) = (Cell::new(0), Cell::new(moves));
+            let begun = RefCell::new(Vec::new());
+            let look = async || -> Result<i32> { Ok(now.get()) };
+            let measured = calm(&look, &look, async |found: &i32| {
+                begun.borrow_mut().push(*found);
+                if left.get() > 0 {
+                    left.set(left.get() - 1);
+                    now.set(now.get() + 1);
+                }
+                Ok(*found)
+            });
+            let measured = measured.await.unwrap();
+            assert_eq!(measured, (*begun_at.last().unwrap(), is_calm));
+            assert_eq!(*begun.borrow(), begun_at);
+        }
+    }
 }

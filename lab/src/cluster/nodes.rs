@@ -35,6 +35,34 @@ pub(crate) struct Conditions {
     pub(crate) far: Option<Duration>,
 }
 
+/// Who owns which log at a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ownership {
+    /// The node that owns each log; none of a log that moves or has no owner.
+    pub(crate) owners: Vec<Option<usize>>,
+    /// The number of the last move before that.
+    last_move: i64,
+}
+
+impl Ownership {
+    /// True if each of so many nodes has its share of the logs and none moves. A node gives nothing away as long as it
+    /// has no more than its share, rounded up.
+    fn is_settled(&self, nodes: usize) -> bool {
+        let share = self.owners.len().div_ceil(nodes);
+        let has_share = |count: &usize| *count <= share;
+        self.owners.iter().all(Option::is_some) && self.counts(nodes).iter().all(has_share)
+    }
+
+    /// How many logs each node has.
+    fn counts(&self, nodes: usize) -> Vec<usize> {
+        let count = |node| {
+            let of_node = self.owners.iter().filter(|owner| **owner == Some(node));
+            of_node.count()
+        };
+        (0..nodes).map(count).collect()
+    }
+}
+
 /// A node.
 pub(crate) struct Node {
     /// For people.
@@ -160,31 +188,29 @@ impl Nodes {
         ways.collect()
     }
 
-    /// Waits until no node owns more than its share of the logs and no log moves, and gives the node that owns each log. Logs
-    /// begin to move for the sake of balance 20 s after the last change, and then one in a second.
-    pub(crate) async fn settled(&self) -> Result<Vec<usize>> {
-        let deadline = Instant::now() + SETTLED_WITHIN;
+    /// Waits until no node owns more than its share of the logs and no log moves, and gives who owns each. Logs begin to
+    /// move for the sake of balance 20 s after the last change, and then one in a second.
+    pub(crate) async fn settled(&self) -> Result<Ownership> {
+        let (deadline, nodes) = (Instant::now() + SETTLED_WITHIN, self.all.len());
         loop {
-            let owners = self.owners().await?;
-            let count = |node| owners.iter().filter(|owner| **owner == Some(node)).count();
-            let counts: Vec<usize> = (0..self.all.len()).map(count).collect();
-            // A node gives nothing away as long as it has no more than its share, rounded up.
-            let share = owners.len().div_ceil(self.all.len());
-            let is_shared = counts.iter().all(|count| *count <= share);
-            let all: Option<Vec<usize>> = owners.into_iter().collect();
-            match all {
-                Some(all) if is_shared => return Ok(all),
-                _ if Instant::now() > deadline => {
-                    return fail(format!("the logs do not settle: each node has {counts:?}"));
-                }
-                _ => tokio::time::sleep(LOOK).await,
+            let found = self.ownership().await?;
+            if found.is_settled(nodes) {
+                return Ok(found);
             }
+            if Instant::now() > deadline {
+                let counts = found.counts(nodes);
+                return fail(format!("the logs do not settle: each node has {counts:?}"));
+            }
+            tokio::time::sleep(LOOK).await;
         }
     }
 
-    /// The node that owns each log; none of a log that moves or has no owner. Of a store of one database.
-    pub(crate) async fn owners(&self) -> Result<Vec<Option<usize>>> {
+    /// Who owns each log. Of a store of one database.
+    pub(crate) async fn ownership(&self) -> Result<Ownership> {
         let client = postgres::connect(&self.url()).await?;
+        let sql = "SELECT coalesce(max(number), 0) FROM gesta.moves";
+        // First, so that a move between the two is not taken for one before.
+        let last_move = client.query_one(sql, &[]).await?.get(0);
         let sql = "SELECT CASE WHEN l.next_owner IS NULL THEN n.address END FROM gesta.leases AS l \
              LEFT JOIN gesta.nodes AS n ON n.id = l.owner AND n.generation = l.generation ORDER BY l.log";
         let rows = client.query(sql, &[]).await?;
@@ -192,12 +218,15 @@ impl Nodes {
             let address = address?;
             self.all.iter().position(|node| node.address == address)
         };
-        Ok(rows.iter().map(|row| owner(row.get(0))).collect())
+        Ok(Ownership {
+            owners: rows.iter().map(|row| owner(row.get(0))).collect(),
+            last_move,
+        })
     }
 
     /// The node that owns the log of a store that has one.
     pub(crate) async fn owner_of_the_only_log(&self) -> Result<usize> {
-        match self.owners().await?.as_slice() {
+        match self.ownership().await?.owners.as_slice() {
             [Some(owner)] => Ok(*owner),
             owners => fail(format!("not one log with an owner: {owners:?}")),
         }
@@ -215,5 +244,24 @@ impl Nodes {
             format!("--- {name}\n{log}")
         });
         told.collect::<Vec<_>>().join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_are_settled_if_each_node_has_its_share_and_none_moves() {
+        for (owners, is_settled) in [
+            (vec![Some(0), Some(1), Some(0), Some(1)], true),
+            (vec![Some(0), Some(1), Some(0), Some(1), Some(1)], true),
+            (vec![Some(0), Some(0), Some(0), Some(1)], false),
+            (vec![Some(0), Some(1), None, Some(1)], false),
+        ] {
+            let last_move = 7;
+            let found = Ownership { owners, last_move };
+            assert_eq!(found.is_settled(2), is_settled, "{found:?}");
+        }
     }
 }
