@@ -43,7 +43,7 @@ use crate::workload::counters;
 use crate::workload::ladder;
 use crate::workload::watch::Watched;
 
-pub(crate) use args::{Ladder, ReservationArgs};
+pub(crate) use args::{Ladder, ReservationArgs, SEATS, STOP_P99, users_for};
 pub(crate) use kill::{KillArgs, run as run_kill};
 
 pub(crate) use generator::{Drive, Generator, Phase, windows};
@@ -56,7 +56,7 @@ pub(crate) use verdict::{Verdict, Wrong, Wrongs};
 pub(crate) use step::{HEAD_START, LATENCY, Step, latency_cells, run as run_steps};
 
 /// Connections of the open loop.
-const CONNECTIONS: u32 = 512;
+pub(crate) const CONNECTIONS: u32 = 512;
 
 struct Measured {
     ledger: Ledger,

@@ -31,18 +31,13 @@ use crate::machine::processes::Tree;
 use crate::machine::store;
 use crate::report::{Cell, Report, ReportArgs, Table, Unit};
 use crate::reservation::{
-    self, Drive, Generator, Ladder, Ledger, Phase, Routes, Scenario, Script, Shows, Step, To,
-    Verdict, Way,
+    self, CONNECTIONS, Drive, Generator, Ladder, Ledger, Phase, Routes, SEATS, STOP_P99, Scenario,
+    Script, Shows, Step, To, Verdict, Way, users_for,
 };
 use crate::units::{self, seconds};
 use crate::workload::counters;
 use crate::workload::ladder::Steps;
 use crate::workload::watch::Watched;
-
-/// Connections of a load with a schedule, and the fewest users who share them.
-const CONNECTIONS: usize = 512;
-/// Users of a load with a schedule, for each request a second: each makes one every 250 ms.
-const USERS_PER_RATE: f64 = 0.25;
 
 /// So often a load is measured if logs move meanwhile.
 const TRIES: u32 = 3;
@@ -405,12 +400,12 @@ impl Users {
     ) -> Result<(Ledger, Step, Verdict)> {
         let shows = Shows {
             run: Run::random().number(),
-            seats: 50,
+            seats: SEATS,
         };
         let script = Script::new(self.scenario, shows, self.existing, self.seed);
         let connections = match self.phase.drive {
             Drive::Closed(users) => users * self.targets.len(),
-            Drive::Open { .. } => CONNECTIONS,
+            Drive::Open { .. } => CONNECTIONS as usize,
         };
         let generator =
             Generator::begin_routed(&self.targets, connections, self.seed, script, self.routes);
@@ -424,17 +419,12 @@ impl Users {
 }
 
 impl CinemaArgs {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a quarter of a rate"
-    )]
     fn phase(&self, rate: u32) -> Phase {
         let rate = f64::from(rate);
         let drive = match rate > 0.0 {
             true => Drive::Open {
                 rate,
-                users: (rate * USERS_PER_RATE).max(64.0) as usize,
+                users: users_for(rate),
             },
             false => Drive::Closed(self.closed as usize),
         };
@@ -443,40 +433,41 @@ impl CinemaArgs {
             reads: 0.0,
             warm_up: self.warm_up,
             duration: self.duration,
-            slow: Duration::from_millis(50),
+            slow: STOP_P99,
         }
     }
 
-    /// What is measured by turns; the first of each load is the single node.
-    fn cases(&self) -> Vec<Case> {
+    /// What is measured by turns: each load in all its ways, of which the first is the single node.
+    fn loads(&self) -> Vec<Vec<Case>> {
         let all: Vec<usize> = (0..self.nodes.into()).collect();
-        let ways = [
+        let through = [
             ("one node".to_owned(), 0, vec![0], To::Own),
             (format!("one of {}", self.nodes), 1, vec![0], To::Own),
             (format!("all {}", self.nodes), 1, all.clone(), To::Own),
             ("the owner (hints)".to_owned(), 1, all.clone(), To::Owner),
             ("never the owner (hops)".to_owned(), 1, all, To::Another),
         ];
-        let mut cases = Vec::new();
+        let mut loads = Vec::new();
         for scenario in &self.scenarios {
             for rate in &self.rates {
-                cases.extend(ways.iter().cloned().map(|(name, bench, asked, to)| Case {
-                    name,
-                    bench,
-                    asked,
-                    to,
-                    scenario: *scenario,
-                    rate: *rate,
-                    rounds: Vec::new(),
-                }));
+                let cases = through
+                    .iter()
+                    .cloned()
+                    .map(|(name, bench, asked, to)| Case {
+                        name,
+                        bench,
+                        asked,
+                        to,
+                        scenario: *scenario,
+                        rate: *rate,
+                        rounds: Vec::new(),
+                    });
+                loads.push(cases.collect());
             }
         }
-        cases
+        loads
     }
 }
-
-/// Loads of one rate and scenario.
-const WAYS: usize = 5;
 
 /// `cluster cinema`. True if it is a result.
 pub(super) async fn run(args: &CinemaArgs, stop: &CancellationToken) -> Result<bool> {
@@ -493,9 +484,9 @@ pub(super) async fn run(args: &CinemaArgs, stop: &CancellationToken) -> Result<b
     let mut one = Nodes::start(&program, &size(1), Conditions::default()).await?;
     let mut several = Nodes::start(&program, &size(args.nodes), Conditions::default()).await?;
     let benches = [Bench::new(&one).await?, Bench::new(&several).await?];
-    let mut cases = args.cases();
+    let mut loads = args.loads();
     for _ in 0..args.rounds {
-        for case in &mut cases {
+        for case in loads.iter_mut().flatten() {
             if !stop.is_cancelled() {
                 let round = benches[case.bench]
                     .load(case, args, &mut report, stop)
@@ -508,12 +499,12 @@ pub(super) async fn run(args: &CinemaArgs, stop: &CancellationToken) -> Result<b
     let mut told = Vec::new();
     let mut table = Table::new("Medians of the rounds", COLUMNS);
     let mut kinds = Table::new("Every kind of request, medians of the rounds", KINDS);
-    for ways in cases.chunks(WAYS) {
-        for case in ways {
-            table.row(case.cells(&ways[0]));
+    for cases in &loads {
+        for case in cases {
+            table.row(case.cells(&cases[0]));
             case.kinds().into_iter().for_each(|row| kinds.row(row));
         }
-        told.push(sentence(ways));
+        told.push(sentence(cases));
     }
     report.table(table);
     report.table(kinds);
@@ -571,8 +562,8 @@ async fn traced(
 }
 
 /// One node and all nodes, in words.
-fn sentence(ways: &[Case]) -> String {
-    let (one, all) = (&ways[0], &ways[2]);
+fn sentence(cases: &[Case]) -> String {
+    let (one, all) = (&cases[0], &cases[2]);
     let p99 = |case: &Case| case.middle(|round| round.all.p99);
     let times = all.micros() / one.micros();
     let scenario = name_of(one.scenario);

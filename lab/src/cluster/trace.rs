@@ -175,6 +175,21 @@ mod tests {
         file
     }
 
+    /// Goal: the page about nodes names the legs that are told, in their order.
+    #[test]
+    fn the_page_about_nodes_has_the_legs() {
+        let page = include_str!("../../../docs/internals/nodes.md");
+        let (_, table) = page.split_once("| leg | ends with |").unwrap();
+        let rows = table
+            .lines()
+            .skip(2)
+            .take_while(|line| line.starts_with('|'));
+        let ends: Vec<&str> = rows
+            .map(|row| row.split('|').nth(2).unwrap().trim().trim_matches('`'))
+            .collect();
+        assert_eq!(ends, LEGS.map(|(name, _)| name));
+    }
+
     #[test]
     fn a_hop_is_put_together_from_the_logs_of_two_nodes() {
         let edge = log(&[

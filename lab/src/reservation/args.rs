@@ -19,6 +19,12 @@ use crate::workload::ladder::Steps;
 
 /// Seconds between two requests of a user of the open loop.
 const USER_PAUSE: f64 = 0.25;
+/// Seats of a show, unless others are wanted.
+pub(crate) const SEATS: u16 = 50;
+/// The bar, unless another one is wanted.
+pub(crate) const STOP_P99: Duration = Duration::from_millis(50);
+/// The same as a default of the command line.
+const STOP_P99_TEXT: &str = "50ms";
 
 /// Drives any server with the cinema's HTTP interface, and proves that no seat was held twice.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -38,7 +44,7 @@ pub(crate) struct ReservationArgs {
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(crate) shows: u32,
     /// Seats per show.
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=i64::from(SEATS_MAX)))]
+    #[arg(long, default_value_t = SEATS, value_parser = clap::value_parser!(u16).range(1..=i64::from(SEATS_MAX)))]
     pub(crate) seats: u16,
     /// Seed of the order of seats and reads; ids of shows are new in each run.
     #[arg(long, default_value_t = 7)]
@@ -59,7 +65,7 @@ pub(crate) struct ReservationArgs {
     pub(crate) step_duration: Option<Duration>,
     /// The bar: a p99 above it ends a ladder; and a request that is accepted later is no good one, when recovery from
     /// overload is looked for.
-    #[arg(long, default_value = "50ms", value_parser = units::duration)]
+    #[arg(long, default_value = STOP_P99_TEXT, value_parser = units::duration)]
     #[serde(serialize_with = "seconds")]
     pub(crate) stop_p99: Duration,
     /// First part of a run, kept apart from the figures.
@@ -116,13 +122,13 @@ impl From<Ladder> for ReservationArgs {
             cinema: None,
             scenario: ladder.scenario,
             shows: ladder.shows,
-            seats: 50,
+            seats: SEATS,
             seed: ladder.seed,
             closed: None,
             open: None,
             steps: Some(ladder.steps),
             step_duration: Some(ladder.step_duration),
-            stop_p99: Duration::from_millis(50),
+            stop_p99: STOP_P99,
             warm_up: ladder.warm_up,
             duration: ladder.step_duration,
             connections: None,
@@ -136,6 +142,16 @@ impl From<Ladder> for ReservationArgs {
     }
 }
 
+/// As many users of the open loop as make so many requests a second.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to a small positive number"
+)]
+pub(crate) fn users_for(rate: f64) -> usize {
+    (rate * USER_PAUSE).clamp(64.0, 100_000.0) as usize
+}
+
 fn share(text: &str) -> std::result::Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=0.9).contains(&share) => Ok(share),
@@ -145,16 +161,11 @@ fn share(text: &str) -> std::result::Result<f64, String> {
 
 impl ReservationArgs {
     /// The strict open loop at a rate.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped to a small positive number"
-    )]
     pub(crate) fn open_at(&self, rate: f64) -> Drive {
-        let turns = (rate * USER_PAUSE).clamp(64.0, 100_000.0) as usize;
+        let wanted = self.active_users.map(|users| users as usize);
         Drive::Open {
             rate,
-            users: self.active_users.map_or(turns, |users| users as usize),
+            users: wanted.unwrap_or_else(|| users_for(rate)),
         }
     }
 
@@ -239,5 +250,44 @@ impl ReservationArgs {
         let database = database.and_then(|endpoint| endpoint.address().ok());
         let database = database.and_then(|address| Tree::listening_on("database", address));
         Ok(servers.chain(database).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        reservation: ReservationArgs,
+    }
+
+    /// Goal: a ladder of another command is that of this one, where nothing else is said.
+    #[test]
+    fn a_ladder_of_another_command_has_the_defaults_of_this_one() {
+        let url = "http://127.0.0.1:8080";
+        let line = format!("lab --url {url} --steps 100:100:200 --step-duration 9s");
+        let given = Line::parse_from(line.split(' ')).reservation;
+        let ladder = ReservationArgs::from(Ladder {
+            urls: vec![url.into()],
+            store: String::new(),
+            scenario: given.scenario,
+            shows: given.shows,
+            seed: given.seed,
+            steps: Steps::parse("100:100:200").unwrap(),
+            step_duration: Duration::from_secs(9),
+            warm_up: given.warm_up,
+            report: given.report.clone(),
+        });
+        // The ladder measures for as long as a step.
+        let given = ReservationArgs {
+            duration: ladder.duration,
+            ..given
+        };
+        let [given, ladder] = [given, ladder].map(|args| serde_json::to_value(args).unwrap());
+        assert_eq!(given, ladder);
     }
 }
