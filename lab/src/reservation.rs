@@ -49,7 +49,7 @@ pub(crate) use kill::{KillArgs, run as run_kill};
 pub(crate) use generator::{Drive, Generator, Phase, windows};
 pub(crate) use ledger::Ledger;
 pub(crate) use model::Shows;
-pub(crate) use routes::{Routes, To, Way};
+pub(crate) use routes::{Arrival, Routes, To};
 pub(crate) use script::{Scenario, Script};
 pub(crate) use verdict::{Verdict, Wrong, Wrongs};
 

@@ -96,7 +96,7 @@ struct Outcome {
     events: u64,
     attempts: usize,
     balanced_after: Option<Duration>,
-    /// With payments.
+    /// What became of the seats, if they are paid.
     paid: Option<Counts>,
 }
 
@@ -320,26 +320,26 @@ impl Chaos {
         let Some(payments) = &self.payments else {
             return fail("nobody reads the payments");
         };
-        let paid = payments.judge(users, self.nodes.shown()).await?;
-        let counts = paid.counts;
+        let judged = payments.judge(users, self.nodes.clock_readings()).await?;
+        let counts = judged.counts;
         self.outcome.paid = Some(counts);
         let told = format!(
             "{} commands were acknowledged, {} outcomes stayed unknown; {counts}, all done {:.1?} after the last was \
              due",
-            paid.acknowledged, paid.unknown, paid.done_after
+            judged.acknowledged, judged.unknown, judged.done_after
         );
         let shown = Shown {
             counts: [
-                paid.acknowledged,
-                count(&paid.wrongs, &[Wrong::NotStored]),
-                count(&paid.wrongs, &DOUBLED),
-                count(&paid.wrongs, &[Wrong::Stale]),
-                paid.unknown,
+                judged.acknowledged,
+                count(&judged.wrongs, &[Wrong::NotStored]),
+                count(&judged.wrongs, &DOUBLED),
+                count(&judged.wrongs, &[Wrong::Stale]),
+                judged.unknown,
             ],
             longest: [None; 2],
             back_after,
-            events: paid.events - self.outcome.events,
-            problems: paid.wrongs.told(),
+            events: judged.events - self.outcome.events,
+            problems: judged.wrongs.told(),
             told,
         };
         Ok((inflicted, shown))
@@ -438,7 +438,7 @@ impl Chaos {
             Err(failure) => self.outcome.problems.push(failure.to_string()),
         }
         if let Some(payments) = &self.payments {
-            match payments.end(self.nodes.shown()).await {
+            match payments.end(self.nodes.clock_readings()).await {
                 Ok((wrongs, counts)) => {
                     self.outcome.problems.extend(wrongs.told());
                     self.outcome.paid = Some(counts);

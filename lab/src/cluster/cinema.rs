@@ -31,8 +31,8 @@ use crate::machine::processes::Tree;
 use crate::machine::store;
 use crate::report::{Cell, Report, ReportArgs, Table, Unit};
 use crate::reservation::{
-    self, CONNECTIONS, Drive, Generator, Ladder, Ledger, Phase, Routes, SEATS, STOP_P99, Scenario,
-    Script, Shows, Step, To, Verdict, Way, users_for,
+    self, Arrival, CONNECTIONS, Drive, Generator, Ladder, Ledger, Phase, Routes, SEATS, STOP_P99,
+    Scenario, Script, Shows, Step, To, Verdict, users_for,
 };
 use crate::units::{self, seconds};
 use crate::workload::counters;
@@ -215,9 +215,10 @@ impl Case {
             _ => "owner",
         };
         let all = |round: &Round| (round.owner.count + round.hop.count).max(1) as f64;
-        let kinds = [(at_owner, Way::Owner), ("hop", Way::Hop)];
-        let kinds = kinds.iter().filter_map(|(kind, way)| {
-            let of = |round: &Round, figure: fn(&Percentiles) -> f64| figure(round.of_way(*way));
+        let kinds = [(at_owner, Arrival::Owner), ("hop", Arrival::Hop)];
+        let kinds = kinds.iter().filter_map(|(kind, arrival)| {
+            let of =
+                |round: &Round, figure: fn(&Percentiles) -> f64| figure(round.of_arrival(*arrival));
             let share = self.middle(|one| of(one, |p| p.count as f64) / all(one));
             let row = cells![
                 name_of(self.scenario),
@@ -348,10 +349,10 @@ async fn calm<S: PartialEq, T>(
 }
 
 impl Round {
-    fn of_way(&self, way: Way) -> &Percentiles {
-        match way {
-            Way::Owner => &self.owner,
-            Way::Hop => &self.hop,
+    fn of_arrival(&self, arrival: Arrival) -> &Percentiles {
+        match arrival {
+            Arrival::Owner => &self.owner,
+            Arrival::Hop => &self.hop,
         }
     }
 
@@ -366,8 +367,8 @@ impl Round {
         Self {
             accepted_per_second: step.result.accepted_per_second(),
             all: step.result.overall(),
-            owner: step.result.over_way(Way::Owner),
-            hop: step.result.over_way(Way::Hop),
+            owner: step.result.over_arrival(Arrival::Owner),
+            hop: step.result.over_arrival(Arrival::Hop),
             application_micros: micros("application"),
             database_micros: micros("database"),
             statements: each(

@@ -126,9 +126,9 @@ impl Clock {
 
 /// What the clocks of all nodes may have shown.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Shown(pub(crate) Vec<Vec<Span>>);
+pub(crate) struct ClockReadings(pub(crate) Vec<Vec<Span>>);
 
-impl Shown {
+impl ClockReadings {
     /// The spans that may have been seen between two times, with the later of their ends and the second time.
     fn between(&self, from: i64, to: i64) -> impl Iterator<Item = (&Span, i64)> {
         let within = i64::try_from(SEEN_WITHIN.as_micros()).unwrap_or(i64::MAX);
@@ -179,7 +179,7 @@ mod tests {
     fn the_latest_time_is_that_of_the_fastest_clock() {
         let fast = vec![span(100, 30, 100), span(200, 0, 100)];
         let quick = vec![span(300, 0, 110), span(400, 0, 100)];
-        let shown = Shown(vec![fast, quick]);
+        let readings = ClockReadings(vec![fast, quick]);
         for (from, to, latest) in [
             (0, 99, 99),
             (0, 100, 130),
@@ -191,7 +191,7 @@ mod tests {
             (350, 500, 500),
             (403, 500, 500),
         ] {
-            let found = shown.latest(from * SECOND, to * SECOND);
+            let found = readings.latest(from * SECOND, to * SECOND);
             assert_eq!(found, latest * SECOND, "{from} to {to}");
         }
         for (from, to, are_right) in [
@@ -202,7 +202,7 @@ mod tests {
             (250, 299, true),
             (403, 999, true),
         ] {
-            let found = shown.were_right(from * SECOND, to * SECOND);
+            let found = readings.were_right(from * SECOND, to * SECOND);
             assert_eq!(found, are_right, "{from} to {to}");
         }
     }

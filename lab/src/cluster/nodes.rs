@@ -10,7 +10,7 @@ use serde::Serialize;
 use tempfile::TempDir;
 
 use super::SizeArgs;
-use super::clocks::{Clock, Shown};
+use super::clocks::{Clock, ClockReadings};
 use super::load::Way;
 use super::paths::Paths;
 use crate::failure::{Result, fail};
@@ -174,9 +174,9 @@ impl Nodes {
     }
 
     /// What the clocks of the nodes have shown.
-    pub(crate) fn shown(&self) -> Shown {
+    pub(crate) fn clock_readings(&self) -> ClockReadings {
         let clocks = self.all.iter().filter_map(|node| node.clock.as_ref());
-        Shown(clocks.map(Clock::spans).collect())
+        ClockReadings(clocks.map(Clock::spans).collect())
     }
 
     /// How clients reach the nodes.

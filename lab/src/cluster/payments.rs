@@ -1,14 +1,14 @@
 //! Chaos with `--pay-within`: cinemas that give back what is not paid in time, users who pay some of their seats, and a
 //! judge who reads every event of the store as it is stored.
 //!
-//! In the end of each round, with everything healed, each reservation whose time is over must be paid or given back,
-//! and its timer over. Those that a fast clock has made due later are looked at in a later round, and in the end of the
+//! At the end of each round, with everything healed, each reservation whose time is over must be paid or given back,
+//! and its timer over. Those that a fast clock has made due later are looked at in a later round, and at the end of the
 //! run, which waits for all of them.
-//! Read `log` first (what is stored), then `judge` (what is promised), then `users` (what is asked) and `replies`
+//! Read `book` first (what is stored), then `judge` (what is promised), then `users` (what is asked) and `replies`
 //! (whether the answers can be true).
 
+mod book;
 mod judge;
-mod log;
 mod replies;
 #[cfg(test)]
 mod tests;
@@ -23,10 +23,10 @@ use gesta_core::{AllFrom, Clock as _, EventStore, ReadAll, SystemClock};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use self::book::{Book, Seen};
 use self::judge::Terms;
-use self::log::{Book, Seen};
 use self::users::{Common, Record, Reply, User};
-use super::clocks::Shown;
+use super::clocks::ClockReadings;
 use crate::failure::{Context as _, Failure, Result, fail};
 use crate::machine::store::{self, Opened};
 use crate::reservation::{Wrong, Wrongs};
@@ -80,14 +80,14 @@ impl Patience {
     }
 }
 
-/// What a round has shown.
-pub(super) struct Paid {
+/// What a round has come to.
+pub(super) struct RoundResult {
     pub(super) acknowledged: u64,
     pub(super) unknown: u64,
     /// Of the whole run.
     pub(super) events: u64,
     pub(super) wrongs: Wrongs,
-    /// As well.
+    /// Of the whole run.
     pub(super) counts: Counts,
     /// How long after the last reservation of the round was due nothing was open any more.
     pub(super) done_after: Duration,
@@ -145,10 +145,10 @@ impl Payments {
         })
     }
 
-    fn terms(&self, shown: Shown) -> Terms {
+    fn terms(&self, clocks: ClockReadings) -> Terms {
         Terms {
             pay_within: micros(self.pay_within),
-            shown,
+            clocks,
         }
     }
 
@@ -167,8 +167,12 @@ impl Payments {
 
     /// Waits until nothing is open that is due at a time, which may be to come; gives what is open all the same, and
     /// how long it took from then on.
-    async fn settle(&self, shown: &Shown, until: i64) -> Result<(Vec<(Wrong, String)>, Duration)> {
-        let terms = self.terms(shown.clone());
+    async fn settle(
+        &self,
+        clocks: &ClockReadings,
+        until: i64,
+    ) -> Result<(Vec<(Wrong, String)>, Duration)> {
+        let terms = self.terms(clocks.clone());
         let wait = u64::try_from(until - now()).unwrap_or_default();
         tokio::time::sleep(Duration::from_micros(wait)).await;
         let begun = Instant::now();
@@ -183,16 +187,16 @@ impl Payments {
     }
 
     /// Ends the users of a round, waits until what is due is done, and judges everything.
-    pub(super) async fn judge(&self, users: Users, shown: Shown) -> Result<Paid> {
+    pub(super) async fn judge(&self, users: Users, clocks: ClockReadings) -> Result<RoundResult> {
         let told = users.end().await?;
         let until = now() + micros(self.pay_within);
-        let (open, done_after) = self.settle(&shown, until).await?;
+        let (open, done_after) = self.settle(&clocks, until).await?;
         let book = self.book.lock().unwrap();
         let mut wrongs = Wrongs::default();
         for (kind, what) in open {
             wrongs.add(kind, 1, || what);
         }
-        let counts = judge::judge(&book, &self.terms(shown), &mut wrongs);
+        let counts = judge::judge(&book, &self.terms(clocks), &mut wrongs);
         let mut rounds = self.rounds.lock().unwrap();
         // What comes late of an earlier round is judged in the end.
         let earlier: Vec<&str> = rounds.iter().map(|round| round.prefix.as_str()).collect();
@@ -204,7 +208,7 @@ impl Payments {
         let acknowledged = count(|reply| *reply == Reply::Done);
         let unknown = count(|reply| *reply == Reply::Open);
         rounds.push(told);
-        Ok(Paid {
+        Ok(RoundResult {
             acknowledged,
             unknown,
             events: book.events,
@@ -223,8 +227,8 @@ impl Payments {
     }
 
     /// Waits until every reservation of the run is due, and judges all of them; nobody asks for anything any more.
-    pub(super) async fn end(&self, shown: Shown) -> Result<(Wrongs, Counts)> {
-        let terms = self.terms(shown.clone());
+    pub(super) async fn end(&self, clocks: ClockReadings) -> Result<(Wrongs, Counts)> {
+        let terms = self.terms(clocks.clone());
         self.read_until(now()).await?;
         let last = judge::last_due(&self.book.lock().unwrap(), &terms);
         let until = last.unwrap_or_default().max(now());
@@ -235,7 +239,7 @@ impl Payments {
                 Duration::from_micros(wait)
             );
         }
-        let (open, _) = self.settle(&shown, until).await?;
+        let (open, _) = self.settle(&clocks, until).await?;
         let mut wrongs = Wrongs::default();
         for (kind, what) in open {
             wrongs.add(kind, 1, || what);

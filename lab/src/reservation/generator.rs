@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::ledger::Ledger;
 use super::measure::PhaseResult;
 use super::model::{Answer, Call, Op, Outcome, Shows};
-use super::routes::{Routes, Way};
+use super::routes::{Arrival, Routes};
 use super::script::{Script, User};
 use crate::failure::{Failure, Result, fail};
 use crate::machine::http::Connection;
@@ -389,8 +389,15 @@ impl Generator {
         if op.call != Call::Read {
             state.script.settle(&mut state.users[user], answer.outcome);
         }
-        let way = self.routes.way(&self.shows, op.show, server);
-        state.account(window, intended, (op, way), server, answer.outcome, error);
+        let arrival = self.routes.arrival(&self.shows, op.show, server);
+        state.account(
+            window,
+            intended,
+            (op, arrival),
+            server,
+            answer.outcome,
+            error,
+        );
         true
     }
 
@@ -475,7 +482,7 @@ impl State {
         &mut self,
         window: &Window,
         intended: Instant,
-        (op, way): (Op, Option<Way>),
+        (op, arrival): (Op, Option<Arrival>),
         server: usize,
         outcome: Outcome,
         error: Option<String>,
@@ -488,7 +495,7 @@ impl State {
         }
         if intended >= window.from {
             result.record(op.call, outcome, latency);
-            result.record_way(way, latency);
+            result.record_arrival(arrival, latency);
         }
         let slot = result.slot(intended - window.begin);
         slot.intended += 1;

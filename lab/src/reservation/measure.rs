@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::model::{Call, Outcome};
-use super::routes::Way;
+use super::routes::Arrival;
 use crate::histogram::{Latencies, Percentiles};
 
 /// Length of a slot of the time line.
@@ -22,7 +22,7 @@ pub(crate) struct Slot {
 #[derive(Debug, Default)]
 pub(crate) struct PhaseResult {
     by: [[Latencies; Outcome::ALL.len()]; Call::ALL.len()],
-    by_way: [Latencies; 2],
+    by_arrival: [Latencies; 2],
     /// Requests that were never sent, counted as if they had ended when they were given up.
     pub(crate) unsent: Latencies,
     /// Answers that arrived in the measured part, by outcome.
@@ -58,16 +58,16 @@ impl PhaseResult {
         self.by[call as usize][outcome as usize].record(latency);
     }
 
-    /// Adds an answer, or a failure, by its way to the owner of the show, if that is known.
-    pub(crate) fn record_way(&mut self, way: Option<Way>, latency: Duration) {
-        if let Some(way) = way {
-            self.by_way[way as usize].record(latency);
+    /// Adds an answer, or a failure, by how it came to the owner of the show, if that is known.
+    pub(crate) fn record_arrival(&mut self, arrival: Option<Arrival>, latency: Duration) {
+        if let Some(arrival) = arrival {
+            self.by_arrival[arrival as usize].record(latency);
         }
     }
 
-    /// The figures of all requests that came to the owner this way.
-    pub(crate) fn over_way(&self, way: Way) -> Percentiles {
-        self.by_way[way as usize].percentiles()
+    /// The figures of all requests that came to the owner so.
+    pub(crate) fn over_arrival(&self, arrival: Arrival) -> Percentiles {
+        self.by_arrival[arrival as usize].percentiles()
     }
 
     /// The figures of the cells that `wanted` chooses, all together.

@@ -19,7 +19,7 @@ pub(crate) enum To {
 
 /// How a request came to the node that owns the show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Arrival {
     /// It was sent to that node.
     Owner,
     /// It went on from another node.
@@ -64,11 +64,11 @@ impl Routes {
     }
 
     /// How a request to this server comes to the owner of the show, if that is known.
-    pub(super) fn way(&self, shows: &Shows, show: u32, server: usize) -> Option<Way> {
+    pub(super) fn arrival(&self, shows: &Shows, show: u32, server: usize) -> Option<Arrival> {
         let owner = self.owner(shows, show)?;
         Some(match owner == Some(server) {
-            true => Way::Owner,
-            false => Way::Hop,
+            true => Arrival::Owner,
+            false => Arrival::Hop,
         })
     }
 
@@ -92,30 +92,30 @@ mod tests {
         let owners: Vec<usize> = (0..16).map(|log| log % 3).collect();
         let to = |to| Routes::new(&owners, &[0, 1, 2], to).unwrap();
         let (own, owner, another) = (to(To::Own), to(To::Owner), to(To::Another));
-        let mut ways = Vec::new();
+        let mut arrivals = Vec::new();
         for show in 0..100 {
             let server = owner.server(&SHOWS, show, 5).unwrap();
-            assert_eq!(owner.way(&SHOWS, show, server), Some(Way::Owner));
+            assert_eq!(owner.arrival(&SHOWS, show, server), Some(Arrival::Owner));
             for user in 0..4 {
                 let server = another.server(&SHOWS, show, user).unwrap();
                 assert!(server < 3);
-                assert_eq!(another.way(&SHOWS, show, server), Some(Way::Hop));
+                assert_eq!(another.arrival(&SHOWS, show, server), Some(Arrival::Hop));
             }
             assert_eq!(own.server(&SHOWS, show, 5), None);
-            ways.push(own.way(&SHOWS, show, 0) == Some(Way::Hop));
+            arrivals.push(own.arrival(&SHOWS, show, 0) == Some(Arrival::Hop));
         }
-        let hops = ways.iter().filter(|hops| **hops).count();
+        let hops = arrivals.iter().filter(|hops| **hops).count();
         assert!((50..80).contains(&hops), "{hops} of 100");
     }
 
     #[test]
     fn a_server_that_is_asked_alone_owns_a_part() {
         let through_last = Routes::new(&[0, 1, 2], &[2], To::Own).unwrap();
-        let ways = (0..100).map(|show| through_last.way(&SHOWS, show, 0));
-        let ways: Vec<_> = ways.collect();
-        assert!(ways.contains(&Some(Way::Owner)) && ways.contains(&Some(Way::Hop)));
+        let arrivals = (0..100).map(|show| through_last.arrival(&SHOWS, show, 0));
+        let arrivals: Vec<_> = arrivals.collect();
+        assert!(arrivals.contains(&Some(Arrival::Owner)) && arrivals.contains(&Some(Arrival::Hop)));
         assert!(Routes::new(&[0, 1, 2], &[2], To::Owner).is_err());
         assert!(Routes::new(&[0, 0], &[0], To::Another).is_err());
-        assert_eq!(Routes::default().way(&SHOWS, 1, 0), None);
+        assert_eq!(Routes::default().arrival(&SHOWS, 1, 0), None);
     }
 }

@@ -10,8 +10,8 @@ use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use super::log::{Book, Change, Did, Place, Seat, Timer};
-use crate::cluster::clocks::Shown;
+use super::book::{Book, Change, Did, Place, Seat, Timer};
+use crate::cluster::clocks::ClockReadings;
 use crate::reservation::{Wrong, Wrongs};
 
 /// What the key of a command begins with that a timer gives.
@@ -23,7 +23,7 @@ pub(super) struct Terms {
     /// How long a reservation may stay unpaid, in microseconds.
     pub(super) pay_within: i64,
     /// What the clocks of the nodes have shown.
-    pub(super) shown: Shown,
+    pub(super) clocks: ClockReadings,
 }
 
 /// What was found, beside what is wrong.
@@ -211,12 +211,12 @@ impl<'a> SeatJudge<'a> {
     fn check_time(&mut self, change: &Change, holder: &Change, timer: &Timer) {
         let due = holder.at + self.terms.pay_within;
         let (from, by) = (timer.seen.after, change.seen.by);
-        let shown = &self.terms.shown;
+        let clocks = &self.terms.clocks;
         // The reservation may be older than its timer; its time is what the clock of its node showed.
-        let were_right = shown.were_right(holder.seen.after.min(from), by);
+        let were_right = clocks.were_right(holder.seen.after.min(from), by);
         let is_early = match were_right {
             true => change.at < due || by < due,
-            false => shown.latest(from, by) < due,
+            false => clocks.latest(from, by) < due,
         };
         if is_early {
             let what = format!(

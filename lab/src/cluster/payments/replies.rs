@@ -11,8 +11,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
+use super::book::{Book, Change, Did, Seat};
 use super::judge::timer_of;
-use super::log::{Book, Change, Did, Seat};
 use super::users::{Command, Record, Reply, Saw};
 use crate::reservation::{Wrong, Wrongs};
 

@@ -15,12 +15,12 @@ use prost::Message as _;
 use serde_json::json;
 use uuid::Uuid;
 
+use super::book::{Book, Did, REQUESTS, Seat, Seen};
 use super::judge::{Counts, Terms, judge, open};
-use super::log::{Book, Did, REQUESTS, Seat, Seen};
 use super::replies;
 use super::users::{Command, Reading, Record, Reply, Saw};
 use super::{ReadSoFar, Reader};
-use crate::cluster::clocks::{Setting, Shown, Span};
+use crate::cluster::clocks::{ClockReadings, Setting, Span};
 use crate::reservation::{Wrong, Wrongs};
 
 const SECOND: i64 = 1_000_000;
@@ -150,10 +150,10 @@ impl Log {
     }
 
     /// What is found, of all that is due by now.
-    fn found(&self, shown: &Shown) -> (Vec<String>, Counts) {
+    fn found(&self, clocks: &ClockReadings) -> (Vec<String>, Counts) {
         let terms = Terms {
             pay_within: WITHIN,
-            shown: shown.clone(),
+            clocks: clocks.clone(),
         };
         let mut wrongs = Wrongs::default();
         for (kind, what) in open(&self.book, &terms, self.now) {
@@ -169,7 +169,7 @@ impl Log {
     }
 
     fn finds_all(&self, kinds: &[Wrong]) {
-        let (told, _) = self.found(&Shown::default());
+        let (told, _) = self.found(&ClockReadings::default());
         let mut wanted = Wrongs::default();
         for kind in kinds {
             wanted.add(*kind, 1, String::new);
@@ -196,7 +196,7 @@ fn what_is_kept_is_found_right() {
     let place = log.change(Did::Paid, log.now, "user-1-5");
     log.cancel(place);
     log.now += 60 * SECOND;
-    let (told, counts) = log.found(&Shown::default());
+    let (told, counts) = log.found(&ClockReadings::default());
     assert_eq!(told, Vec::<String>::new());
     let sums = [
         counts.reserved,
@@ -229,7 +229,7 @@ fn a_seat_that_is_given_back_twice_is_found() {
 }
 
 /// Goal: a microsecond too early is found while all clocks are right, however late the event was seen; what a fast
-/// clock may have shown is excused, and not more.
+/// clock may have clocks is excused, and not more.
 #[test]
 fn a_seat_that_is_given_back_early_is_found() {
     let early = |fast: i64, missing: i64| {
@@ -242,8 +242,8 @@ fn a_seat_that_is_given_back_early_is_found() {
     };
     early(0, 0).finds_all(&[]);
     early(0, 1).finds(Wrong::GivenBackEarly);
-    let shown = |seconds| {
-        Shown(vec![vec![Span {
+    let clocks = |seconds| {
+        ClockReadings(vec![vec![Span {
             from: Timestamp(0),
             started: Timestamp(0),
             setting: Setting {
@@ -253,7 +253,7 @@ fn a_seat_that_is_given_back_early_is_found() {
         }]])
     };
     let is_found = |log: &Log, seconds| {
-        let (told, _) = log.found(&shown(seconds));
+        let (told, _) = log.found(&clocks(seconds));
         assert!(told.len() <= 2, "{told:?}");
         told.iter().any(|told| told.contains("too early"))
     };

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::log::{Did, Seat};
+use super::book::{Did, Seat};
 use crate::failure::{Result, fail};
 use crate::machine::http::Connection;
 use crate::random::Random;
