@@ -38,7 +38,8 @@ pub(crate) enum ClusterCommand {
     Chaos(chaos::ChaosArgs),
     /// Appends through the owner of a log, through another node, and by hints, by turns.
     Hop(rates::HopArgs),
-    /// Reserves seats of a cinema on one node and on several: through one, all, the owner and never the owner, by turns.
+    /// Reserves seats of a cinema on one node and on several: through one, all, the owner and never the owner, by
+    /// turns.
     Cinema(cinema::CinemaArgs),
     /// Appends through one server alone and through two nodes, by turns.
     Share(rates::ShareArgs),

@@ -22,7 +22,8 @@ pub fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T> {
     serde_json::from_slice(json).map_err(|error| unreadable("it has another form").caused_by(error))
 }
 
-/// Writes an answer as JSON, as it is sent: with a line break at its end, so that a terminal goes on in a line of its own.
+/// Writes an answer as JSON, as it is sent: with a line break at its end, so that a terminal goes on in a line of its
+/// own.
 #[must_use]
 pub fn write(answer: &impl Serialize) -> Bytes {
     let mut out = Vec::with_capacity(256);

@@ -4,7 +4,7 @@
 //! logs have owners that live and every writer has had an append acknowledged that it began after the fault had healed.
 //! Then the writers end, the tails reach the end of the log, and everything is compared. With cinemas instead of event
 //! stores the load is reservations, and every answer, reads included, must fit one order of them for each seat. With
-//! `--pay-within` some seats are paid and the rest is given back, which the events alone must show (`payments`). In the
+//! `--pay-within` some seats are paid and the rest is given back, which the events alone must show (`payments`). At the
 //! end, left alone, the nodes must come to equal shares of the logs, and the store must pass `gesta verify`.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ use crate::units;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Logs of a node that died or hangs have other owners within this time.
 const OWNED_WITHIN: Duration = Duration::from_secs(15);
-/// The same with `--any-time`.
+/// They have them within this time with `--any-time`.
 const OWNED_AT_ALL_WITHIN: Duration = Duration::from_secs(180);
 /// The logs of a node that was killed are without an owner for no longer.
 const WITHOUT_OWNER_MAX: Duration = Duration::from_secs(10);

@@ -1,11 +1,11 @@
 //! `cluster cinema`: the same load on one cinema and on several that are nodes of one database, by turns: through one
-//! of them, through all, to the node that owns the show (what a client that follows hints does), and never to that node.
-//! So what a request costs at the owner, by a hop and by a hint stands in one table, with the processor time of the
-//! application and of the database. `--steps` is the published ladder on both instead.
+//! of them, through all, to the node that owns the show (what a client that follows hints does), and never to that
+//! node. So what a request costs at the owner, by a hop and by a hint stands in one table, with the processor time of
+//! the application and of the database. `--steps` is the published ladder on both instead.
 //!
-//! A load begins only when no node owns more than its share of the logs and none moves, and is repeated if one has moved
-//! by its end, twice at most; then the report says so. A ladder in which logs moved is no result. Everything that was
-//! acknowledged is compared with the store after each load, and every answer must fit one order of all requests.
+//! A load begins only when no node owns more than its share of the logs and none moves, and is repeated if one has
+//! moved by its end, twice at most; then the report says so. A ladder in which logs moved is no result. Everything that
+//! was acknowledged is compared with the store after each load, and every answer must fit one order of all requests.
 //! Not here: the users (`reservation`), what happens when nodes die (`chaos`).
 
 use std::net::SocketAddr;
@@ -83,15 +83,15 @@ pub(crate) struct CinemaArgs {
     /// How often everything is measured, by turns; medians count.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Instead: a ladder on one cinema, then one through all nodes, FROM:STEP:TO requests a second.
+    /// Climbs a ladder on one cinema, then one through all nodes, FROM:STEP:TO requests a second, in place of rounds.
     #[arg(long, value_name = "FROM:STEP:TO", value_parser = Steps::parse)]
     steps: Option<Steps>,
     /// Length of a step of the ladder; --warm-up is its first part.
     #[arg(long, default_value = "1m", requires = "steps", value_parser = units::duration)]
     #[serde(serialize_with = "seconds")]
     step_duration: Duration,
-    /// Instead: where the time of a request goes, at this rate, from the trace of the nodes.
-    #[arg(long, value_name = "RATE", conflicts_with = "steps", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    /// Tells where the time of a request goes, at this rate, from the trace of the nodes, in place of rounds.
+    #[arg(long, value_name = "RATE", conflicts_with_all = ["steps", "rates", "scenarios", "rounds"], value_parser = clap::value_parser!(u32).range(1..=1_000))]
     trace: Option<u32>,
     /// Seed of the order of seats.
     #[arg(long, default_value_t = 7)]
@@ -119,7 +119,7 @@ struct Case {
 struct Round {
     accepted_per_second: f64,
     all: Percentiles,
-    /// Requests to the owner of the show, and those that went on to it; how many of all were the latter.
+    /// Requests to the owner of the show, and those that went on to it.
     owner: Percentiles,
     hop: Percentiles,
     /// Processor time per request that was carried out; none if the processes are not known.
@@ -625,7 +625,33 @@ async fn ladder(
 mod tests {
     use std::cell::{Cell, RefCell};
 
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        cinema: CinemaArgs,
+    }
+
+    /// Goal: what a trace does not heed is refused beside it.
+    #[test]
+    fn a_trace_has_a_rate_and_a_scenario_of_its_own() {
+        let parsed = |more: &str| {
+            let line = format!("lab --cinema cinema --trace 100{more}");
+            Line::try_parse_from(line.split(' ')).map(|line| line.cinema.trace)
+        };
+        assert_eq!(parsed("").unwrap(), Some(100));
+        for more in [
+            " --rates 5",
+            " --scenarios serial",
+            " --rounds 2",
+            " --steps 1:1:2",
+        ] {
+            assert!(parsed(more).is_err(), "{more}");
+        }
+    }
 
     /// Goal: a load during which something moved is measured again from where things are then, and not for ever.
     #[tokio::test]

@@ -188,8 +188,8 @@ impl Nodes {
         ways.collect()
     }
 
-    /// Waits until no node owns more than its share of the logs and no log moves, and gives who owns each. Logs begin to
-    /// move for the sake of balance 20 s after the last change, and then one in a second.
+    /// Waits until no node owns more than its share of the logs and no log moves, and gives who owns each. Logs begin
+    /// to move for the sake of balance 20 s after the last change, and then one in a second.
     pub(crate) async fn settled(&self) -> Result<Ownership> {
         let (deadline, nodes) = (Instant::now() + SETTLED_WITHIN, self.all.len());
         loop {

@@ -66,7 +66,7 @@ impl Seats {
         })
     }
 
-    /// Waits until some more commands of every user were acknowledged, in the mean; gives the time that it took.
+    /// Waits until some more commands of every user were acknowledged, on average; gives the time that it took.
     pub(super) async fn goes_on(&self) -> Result<Duration> {
         let begun = Instant::now();
         let acknowledged = || self.acknowledged.load(Ordering::Acquire);

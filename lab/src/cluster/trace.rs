@@ -76,8 +76,8 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Adds a way, if it is one from the question to the answer, and forwarded or not as wanted. What follows the answer
-    /// is of a read, which has no question of its own here.
+    /// Adds a way, if it is one from the question to the answer, and forwarded or not as wanted. What follows the
+    /// answer is of a read, which has no question of its own here.
     fn add(&mut self, way: &[Point], forwarded: bool) {
         let [first, second, ..] = way else {
             return;

@@ -55,7 +55,7 @@ pub(crate) struct PageArgs {
         conflicts_with = "markdown"
     )]
     output: PathBuf,
-    /// Instead: Markdown, into this file, or into this folder a page for each kind of run. A file that was not
+    /// Writes Markdown instead, into this file, or into this folder a page for each kind of run. A file that was not
     /// generated is not written over.
     #[arg(long, value_name = "FILE_OR_DIR")]
     markdown: Option<PathBuf>,

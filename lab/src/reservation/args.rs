@@ -32,7 +32,7 @@ pub(crate) struct ReservationArgs {
     /// The server, http://host:port; several servers on one database are driven on the same shows.
     #[arg(long = "url", required_unless_present = "cinema", num_args = 1)]
     pub(crate) urls: Vec<String>,
-    /// Instead: starts this program as `cinema --store URL --listen ADDRESS`, on --store, which nobody else may use, or
+    /// Starts this program as `cinema --store URL --listen ADDRESS`, on --store, which nobody else may use, or
     /// on a PostgreSQL server that is started for this run.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "urls")]
     #[serde(skip)]

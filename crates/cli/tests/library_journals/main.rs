@@ -111,8 +111,8 @@ fn message_db() {
 }
 
 /// Goal: what a published client of KurrentDB wrote to a server of Gesta, which stands for one of KurrentDB. In the
-/// target the same client reads the same of each stream: what metadata hide, and what was deleted or closed for ever, is
-/// so there, too.
+/// target the same client reads the same of each stream: what metadata hide, and what was deleted or closed for ever,
+/// is so there, too.
 #[test]
 fn kurrentdb() {
     if is_deep("KurrentDB")

@@ -1,7 +1,7 @@
 //! What tests fetch from registries: programs and libraries of other systems.
 //!
-//! It is fetched once for all runs, into the folder of what is built, by exact versions that the tests name. Without the
-//! program that fetches, or without a registry, a test is skipped loudly; with `CI` set it fails.
+//! It is fetched once for all runs, into the folder of what is built, by exact versions that the tests name. Without
+//! the program that fetches, or without a registry, a test is skipped loudly; with `CI` set it fails.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -81,8 +81,8 @@ pub(crate) fn npm(name: &str, programs: &Path, copied: &[&str]) -> Option<PathBu
     is_there.then_some(folder)
 }
 
-/// The packages of Maven Central that the `pom.xml` in a folder names, and these sources, compiled with them. Returns the
-/// class path of all; that of the packages alone is the file `classpath` in the folder of this name.
+/// The packages of Maven Central that the `pom.xml` in a folder names, and these sources, compiled with them. Returns
+/// the class path of all; that of the packages alone is the file `classpath` in the folder of this name.
 pub(crate) fn java(name: &str, pom: &Path, sources: &[PathBuf]) -> Option<String> {
     if !is_installed("mvn") {
         return None;

@@ -344,8 +344,8 @@ async fn what_was_stored_ahead_of_the_place_does_not_come_back() {
     }
 }
 
-/// What happened: of a store of several databases the one with the checkpoints had lost the last of them, and another one
-/// had what they told of. A stream that was deleted and scavenged there came back. Goal: the import stops there.
+/// What happened: of a store of several databases the one with the checkpoints had lost the last of them, and another
+/// one had what they told of. A stream that was deleted and scavenged there came back. Goal: the import stops there.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_earlier_life_has_stored_does_not_come_back() {
     let home = Home::new().await;

@@ -30,8 +30,8 @@ where
 }
 
 /// Reads batch after batch, ahead of the writer while there is more to read. After one that has everything there was it
-/// waits until that one is committed: what comes meanwhile could not be written before, and is one batch then instead of
-/// several small ones that wait for each other's commits.
+/// waits until that one is committed: what comes meanwhile could not be written before, and is one batch then instead
+/// of several small ones that wait for each other's commits.
 pub(super) async fn read_all(
     mut reader: Reader,
     batch_events_max: usize,
@@ -148,8 +148,8 @@ mod tests {
         }
     }
 
-    /// What happened: when live, each event that came while a batch was written became a batch of its own, up to five of
-    /// them, so that an event waited for six commits. What holds: it waits for the commit before its own alone.
+    /// What happened: when live, each event that came while a batch was written became a batch of its own, up to five
+    /// of them, so that an event waited for six commits. What holds: it waits for the commit before its own alone.
     #[tokio::test]
     async fn what_comes_while_a_batch_is_written_is_one_batch() {
         let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());

@@ -22,7 +22,7 @@ pub(crate) struct SoakArgs {
     #[arg(long, default_value = "10m", value_parser = units::duration)]
     #[serde(serialize_with = "seconds", rename = "duration_seconds")]
     pub(crate) duration: Duration,
-    /// Instead: until so many events were acknowledged, for example 50m (million) or 500k.
+    /// Goes on until so many events were acknowledged, for example 50m (million) or 500k.
     #[arg(long, value_parser = units::count, conflicts_with = "duration")]
     pub(crate) until_events: Option<u64>,
     /// Appends per second. Default: a share of the peak of a closed loop that comes first.
