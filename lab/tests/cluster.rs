@@ -227,6 +227,23 @@ fn cinema_report(cinema: &Path, arguments: &[&str]) -> Report {
     serde_json::from_str(line.trim()).unwrap()
 }
 
+/// The first report of `cluster cinema` that has what is looked for: on a machine that stands still for some seconds a
+/// load may have no answer at all.
+fn cinema_report_with(
+    cinema: &Path,
+    arguments: &[&str],
+    is_whole: impl Fn(&Report) -> bool,
+) -> Report {
+    let begun = Instant::now();
+    loop {
+        let report = cinema_report(cinema, arguments);
+        if is_whole(&report) {
+            return report;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{report}");
+    }
+}
+
 /// The rows of a table, each as its words and numbers by column.
 fn rows(report: &Report, title: &str) -> Vec<BTreeMap<String, Cell>> {
     let table = report.tables().find(|table| table.title == title);
@@ -246,11 +263,13 @@ fn a_cinema_is_measured_on_one_node_and_on_several() {
         return;
     }
     let short = ["--rounds", "1", "--rates", "50", "--shows", "20"];
-    let report = cinema_report(&cinema, &short);
-    let loads = rows(&report, "Medians of the rounds");
-    assert_eq!(loads.len(), 10, "two scenarios: {report}");
+    let loads = |report: &Report| rows(report, "Medians of the rounds");
     let done = |row: &BTreeMap<String, Cell>| row["accepted/s"].number() > Some(0.0);
-    assert!(loads.iter().all(done), "{report}");
+    let report = cinema_report_with(&cinema, &short, |report| {
+        let has_moved = |caution: &String| caution.contains("logs have moved");
+        loads(report).iter().all(done) && !report.cautions.iter().any(has_moved)
+    });
+    assert_eq!(loads(&report).len(), 10, "two scenarios: {report}");
     let kinds = rows(&report, "Every kind of request, medians of the rounds");
     for (through, kind, share) in [
         ("one node", "owner", 1.0),
@@ -267,18 +286,23 @@ fn a_cinema_is_measured_on_one_node_and_on_several() {
             assert_eq!(row["of all requests"].number(), Some(share), "{through}");
         }
     }
-    let report = cinema_report(&cinema, &["--trace", "20"]);
-    let legs = |to: &str| {
-        let rows = rows(&report, &format!("Requests to {to}, each leg of the way"));
+    let legs = |report: &Report, to: &str| {
+        let rows = rows(report, &format!("Requests to {to}, each leg of the way"));
         let ends = rows.into_iter().map(|row| row["ends with"].clone());
         ends.filter(|end| *end != Cell::Unknown).collect::<Vec<_>>()
     };
     let at_owner = ["taken up", "decided", "sent", "committed", "stored"].map(Cell::from);
-    assert_eq!(legs("the owner"), at_owner, "{report}");
+    // A leg that no request has had is not told.
+    let report = cinema_report_with(&cinema, &["--trace", "20"], |report| {
+        ["the owner", "another node"]
+            .iter()
+            .all(|to| !legs(report, to).is_empty())
+    });
+    assert_eq!(legs(&report, "the owner"), at_owner, "{report}");
     let mut hop = vec![Cell::from("forwarded"), Cell::from("carried")];
     hop.extend(at_owner);
     hop.push(Cell::from("returned"));
-    assert_eq!(legs("another node"), hop, "{report}");
+    assert_eq!(legs(&report, "another node"), hop, "{report}");
 }
 
 /// The lines that a process says, up to the first one that begins so. The rest is read, too: the lab must not find its

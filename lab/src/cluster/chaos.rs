@@ -39,6 +39,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 const OWNED_WITHIN: Duration = Duration::from_secs(15);
 /// They have them within this time with `--any-time`.
 const OWNED_AT_ALL_WITHIN: Duration = Duration::from_secs(180);
+/// The load goes on this soon after all is healed.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(60);
+/// It goes on this soon with `--any-time`.
+const PROGRESS_AT_ALL_WITHIN: Duration = Duration::from_secs(300);
 /// The logs of a node that was killed are without an owner for no longer.
 const WITHOUT_OWNER_MAX: Duration = Duration::from_secs(10);
 /// The longest append through a node that is not hurt.
@@ -244,10 +248,10 @@ impl Chaos {
         let (writers, seed) = (usize::from(args.writers), self.seed(args));
         let mut load = Load::start(&ways, writers, seed, self.at.as_ref(), PAUSE)?;
         self.owners.complete(BALANCED_WITHIN).await?;
-        load.goes_on().await?;
+        load.goes_on_within(args.progress_within()).await?;
         let prober = Prober::new(&load, &ways, args.size.logs, args.probe_patience())?;
         let inflicted = self.inflict(args, fault, Some(&prober)).await?;
-        let back_after = load.goes_on().await?;
+        let back_after = load.goes_on_within(args.progress_within()).await?;
         self.quiet(args).await?;
         load.end_writers().await?;
         let (longest, errors) = (load.longest(), load.errors());
@@ -282,9 +286,9 @@ impl Chaos {
         let url = self.nodes.url();
         let seats = Seats::start(targets.collect(), args.writers, self.seed(args), &url).await?;
         self.owners.complete(BALANCED_WITHIN).await?;
-        seats.goes_on().await?;
+        seats.goes_on(args.progress_within()).await?;
         let inflicted = self.inflict(args, fault, None).await?;
-        let back_after = seats.goes_on().await?;
+        let back_after = seats.goes_on(args.progress_within()).await?;
         self.quiet(args).await?;
         let verdict = seats.judge().await?;
         let shown = Shown {
@@ -469,6 +473,14 @@ impl ChaosArgs {
         match self.any_time {
             true => OWNED_AT_ALL_WITHIN,
             false => OWNED_WITHIN,
+        }
+    }
+
+    /// How soon the load must go on once all is healed.
+    fn progress_within(&self) -> Duration {
+        match self.any_time {
+            true => PROGRESS_AT_ALL_WITHIN,
+            false => PROGRESS_WITHIN,
         }
     }
 

@@ -27,8 +27,6 @@ const READS: f64 = 0.3;
 const ROUND_MAX: Duration = Duration::from_secs(3_600);
 /// Commands of each user that must be acknowledged before the load counts as going on.
 const COMMANDS_MIN: u64 = 4;
-/// The load goes on this soon after all is healed.
-const PROGRESS_WITHIN: Duration = Duration::from_secs(60);
 /// How often waits look.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -66,13 +64,14 @@ impl Seats {
         })
     }
 
-    /// Waits until some more commands of every user were acknowledged, on average; gives the time that it took.
-    pub(super) async fn goes_on(&self) -> Result<Duration> {
+    /// Waits until some more commands of every user were acknowledged, on average, but no longer than so; gives the time
+    /// that it took.
+    pub(super) async fn goes_on(&self, within: Duration) -> Result<Duration> {
         let begun = Instant::now();
         let acknowledged = || self.acknowledged.load(Ordering::Acquire);
         let wanted = acknowledged() + COMMANDS_MIN * self.users;
         while acknowledged() < wanted {
-            if begun.elapsed() > PROGRESS_WITHIN || self.riding.is_finished() {
+            if begun.elapsed() > within || self.riding.is_finished() {
                 return fail(format!(
                     "reservations stand still after {:?}",
                     begun.elapsed()

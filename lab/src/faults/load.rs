@@ -122,13 +122,18 @@ impl Load {
 
     /// Waits until every writer has had an append acknowledged that it began from now on; gives the time that it took.
     pub(crate) async fn goes_on(&self) -> Result<Duration> {
+        self.goes_on_within(PROGRESS_WITHIN).await
+    }
+
+    /// The same, which must be so within another time.
+    pub(crate) async fn goes_on_within(&self, within: Duration) -> Result<Duration> {
         let begun = Instant::now();
         loop {
             match self.record.behind(self.writers.len(), begun) {
                 0 => return Ok(begun.elapsed()),
-                count if begun.elapsed() > PROGRESS_WITHIN => {
+                count if begun.elapsed() > within => {
                     return fail(format!(
-                        "{count} writers got no append through within {PROGRESS_WITHIN:?}"
+                        "{count} writers got no append through within {within:?}"
                     ));
                 }
                 _ => tokio::time::sleep(LOOK).await,
