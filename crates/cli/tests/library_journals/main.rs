@@ -4,7 +4,8 @@
 //! A program of each system writes, and prints what the system itself reads back, a line for each event; that is what
 //! the import is compared with. The journals of `crates/import/tests` are made by statements instead, and have what no
 //! program can bring about at will. Of KurrentDB only the published client is here: it fills a server of Gesta.
-//! The libraries are fetched, some compiled, so only the deep form runs these tests.
+//! The libraries are fetched, some compiled, so only the deep form runs these tests. A guide is followed with such a
+//! journal, too; the quick form follows it with rows that statements make.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,6 +15,8 @@
 )]
 
 mod comparison;
+mod guide;
+mod old_cinema;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -22,8 +25,10 @@ use std::process::Command;
 
 use comparison::{Import, JournalEvent, told_by};
 use gesta_pgtest::{find_binaries, fresh_schema, shared};
+use guide::Move;
+use old_cinema::{Pekko, Rows};
 use support::registry::{is_deep, java, npm};
-use support::{Server, output_of, stderr, stdout, url_of};
+use support::{Server, cinema, output_of, patient, stderr, stdout, url_of};
 
 /// Where the programs lie that use the libraries.
 fn programs() -> PathBuf {
@@ -206,5 +211,41 @@ fn akka_persistence_r2dbc() {
     {
         let told = told_by_persistence(&classpath, "R2dbc", &url);
         imported_from_persistence("akka-persistence-r2dbc", &url, 4).brings(&told);
+    }
+}
+
+/// Goal: a cinema on Pekko Persistence JDBC is moved by the guide while it is used, after having gone each way back.
+#[test]
+fn a_cinema_on_pekko_is_moved_by_the_guide() {
+    let program = programs().join("pekko");
+    let sources = ["Cinema.java", "Jdbc.java", "Journal.java"].map(|name| program.join(name));
+    if is_deep("the guide with a cinema on Pekko")
+        && let Some(cinema) = cinema::program()
+        && let Some(classpath) = java("pekko-cinema", &program, &sources)
+        && let (Some(journal), Some(store)) = (database(), database())
+    {
+        let mut old = Pekko::of(classpath, &journal);
+        let store = patient(&store);
+        let mut by_the_guide = Move::of(&mut old, &journal, &store, cinema);
+        by_the_guide.begin();
+        by_the_guide.go_back_from_step_2();
+        by_the_guide.go_back_from_step_5();
+        by_the_guide.go_back_from_step_6();
+        by_the_guide.end();
+    }
+}
+
+/// Goal: the commands of the guide do what it says, with a journal that statements fill.
+#[test]
+fn rows_of_a_cinema_are_moved_by_the_guide() {
+    if let Some(cinema) = cinema::program()
+        && let (Some(journal), Some(store)) = (database(), database())
+    {
+        let mut old = Rows::of(&journal);
+        let store = patient(&store);
+        let mut by_the_guide = Move::of(&mut old, &journal, &store, cinema);
+        by_the_guide.begin();
+        by_the_guide.go_back_from_step_2();
+        by_the_guide.go_back_from_step_6();
     }
 }

@@ -7,6 +7,7 @@
     reason = "helpers of tests; each test file uses a part"
 )]
 
+pub(crate) mod cinema;
 pub(crate) mod registry;
 
 use std::io::{BufRead, BufReader, Write};

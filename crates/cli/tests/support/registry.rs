@@ -94,9 +94,12 @@ pub(crate) fn java(name: &str, pom: &Path, sources: &[PathBuf]) -> Option<String
         .args(["--quiet", "--batch-mode", "dependency:build-classpath"])
         .arg(format!("-Dmdep.outputFile={}", list.display()))
         .current_dir(pom);
+    // All of them fetch into the same folder of the user.
+    let (_, repository) = self::folder("maven");
     if !fetch(&mut resolve) {
         return None;
     }
+    drop(repository);
     let path = std::fs::read_to_string(list).unwrap();
     let mut compile = Command::new("javac");
     compile.args(["-cp", path.trim(), "-d"]).arg(&classes);
