@@ -319,9 +319,9 @@ impl Import {
         self.take(events, late).await?;
         self.place = place;
         self.since_checkpoint += count;
-        let is_over = end || waiting.is_some();
-        if is_over || self.since_checkpoint >= CHECKPOINT_EVENTS {
-            self.checkpoint(is_over).await?;
+        if end || waiting.is_some() || self.since_checkpoint >= CHECKPOINT_EVENTS {
+            let is_known = end || (waiting.is_some() && self.doubtful.is_some());
+            self.checkpoint(is_known).await?;
         }
         Ok(match waiting {
             Some(told) => Step::Waiting(told),
@@ -330,10 +330,11 @@ impl Import {
         })
     }
 
-    /// Makes everything durable that was sent, and writes down the place, and whether that is all for now: nothing was
-    /// sent that lies behind it.
-    async fn checkpoint(&mut self, is_over: bool) -> Result<()> {
-        let is_over = is_over && self.reached <= self.place;
+    /// Makes everything durable that was sent, and writes down the place. The checkpoint is closed if nothing was
+    /// stored that lies behind it. `is_known` tells that this run would know of it: a run that goes on after one that
+    /// was stopped does so only once it has been at the end of the source.
+    async fn checkpoint(&mut self, is_known: bool) -> Result<()> {
+        let is_closed = is_known && self.reached <= self.place;
         self.target.drain().await?;
         self.target.check_life().await?;
         let stored = self.target.stored - self.counted;
@@ -342,10 +343,10 @@ impl Import {
         let is_due = self.since_checkpoint > 0 || self.written_at.elapsed() > CHECKPOINT_EVERY;
         if let Some(checkpoints) = &mut self.checkpoints
             && self.source.resumes()
-            && (stored > 0 || (has_moved && is_due) || (is_over && checkpoints.is_open()))
+            && (stored > 0 || (has_moved && is_due) || (is_closed && checkpoints.is_open()))
         {
             let mark = self.source.mark();
-            let open = !is_over;
+            let open = !is_closed;
             if let Err(error) = checkpoints.write(self.place, mark, stored, open).await {
                 // A target that has lost the last checkpoint has one as if another import had written it.
                 self.target.check_life().await?;
@@ -354,7 +355,7 @@ impl Import {
             self.written = Some(self.place);
             self.written_at = Instant::now();
         }
-        if is_over && self.source.resumes() {
+        if is_closed && self.source.resumes() {
             self.doubtful = Some(self.doubtful.unwrap_or(Place::START));
         }
         // What is forgotten below is hidden, too, once its stream is erased.

@@ -107,6 +107,10 @@ impl Import {
                 .leave_out("events of streams that were deleted and scavenged in the target");
             return Ok(());
         }
+        if event.deleted && self.options.deleted == Deleted::LeaveOut {
+            self.leave_out_deleted(&event);
+            return Ok(());
+        }
         let why = match self.claimed {
             None => {
                 "its stream was deleted and scavenged in the target (or is hidden from who imports), so nothing tells what \
