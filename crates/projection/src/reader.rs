@@ -59,10 +59,7 @@ impl Reader {
         if let Some(live) = &mut self.live {
             let max = limit.min(self.live_events_max);
             if let Some(batch) = next_live(live, &mut self.at, max, self.gathers_until).await? {
-                if !batch.is_empty() {
-                    let is_paced = !self.live_every.is_zero() && batch.caught_up;
-                    self.gathers_until = is_paced.then(|| Instant::now() + self.live_every);
-                }
+                self.pace(&batch);
                 return Ok(batch);
             }
             self.live = None;
@@ -72,7 +69,8 @@ impl Reader {
             .filter(self.filter.clone())
             .limit(limit);
         let page = self.store.read_all(request).await?;
-        if page.end && page.events.is_empty() {
+        // Also after a page with events: where others append all the time, none may ever be empty.
+        if page.end {
             let request = Subscribe {
                 to: SubscribeTo::All(self.filter.clone()),
                 from: SubscribeFrom::Checkpoint(page.next.clone()),
@@ -80,12 +78,22 @@ impl Reader {
             self.live = Some(self.store.subscribe(request).await?);
         }
         let from = std::mem::replace(&mut self.at, page.next.clone());
-        Ok(Batch {
+        let batch = Batch {
             events: Events::Page(page.events),
             from,
             to: page.next,
             caught_up: page.end,
-        })
+        };
+        self.pace(&batch);
+        Ok(batch)
+    }
+
+    /// Sets until when events are gathered after a batch.
+    fn pace(&mut self, batch: &Batch) {
+        if !batch.is_empty() {
+            let is_paced = !self.live_every.is_zero() && batch.caught_up;
+            self.gathers_until = is_paced.then(|| Instant::now() + self.live_every);
+        }
     }
 }
 
@@ -153,7 +161,7 @@ mod tests {
     use super::*;
     use futures::StreamExt;
     use futures::stream;
-    use gesta_core::{Incarnation, LogId, Position};
+    use gesta_core::{Append, EventData, ExpectedRevision, Incarnation, LogId, Position};
     use uuid::Uuid;
 
     use crate::testing::History;
@@ -293,5 +301,32 @@ mod tests {
         tokio::time::sleep(2 * second).await;
         send(9..10);
         assert_eq!(next().await, (5 * second, 1, 9, true));
+    }
+
+    /// What happened: a reader subscribed only after a page without events. Where others appended all the time it read
+    /// pages for ever, though it said that it was live, and batches kept no distance. Goal: a page that has everything
+    /// there is ends the paging.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_subscribes_although_each_page_has_events() {
+        let store = Arc::new(gesta_memory::MemoryStore::new());
+        let append = async || {
+            let event = EventData::json("noted".parse().expect("a type"), "{}");
+            let stream = "a-1".parse().expect("a stream");
+            let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
+            store.append(append).await.expect("appended");
+        };
+        let info = store.info().await.expect("info");
+        let start = Checkpoint::logs(info.incarnation, info.heads);
+        let pause = Duration::from_secs(2);
+        let mut reader =
+            Reader::new(Arc::clone(&store) as _, Filter::ALL, start, 100).live_every(pause);
+        let begun = Instant::now();
+        for turn in 0..3 {
+            append().await;
+            let batch = reader.next(100).await.expect("a batch");
+            assert_eq!((batch.len(), batch.caught_up), (1, true));
+            assert!(reader.live.is_some(), "{turn}");
+            assert_eq!(begun.elapsed(), pause * turn);
+        }
     }
 }
