@@ -262,7 +262,7 @@ fn watch(address: SocketAddr, caller: &str, met: &Mutex<Met>) {
                 one.write_all(request.as_bytes())?;
                 // Both answers end so.
                 let mut bytes = one.read(&mut buffer)?;
-                while bytes > 0 && buffer[bytes - 1] != b'}' {
+                while bytes > 0 && !buffer[..bytes].ends_with(b"}\n") {
                     bytes = one.read(&mut buffer)?;
                 }
                 if bytes > 0 {
