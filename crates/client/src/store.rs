@@ -140,7 +140,7 @@ impl HttpStore {
                     }
                     // Others, as 502, come from a proxy whose server is away.
                     Some(ForeignAnswer(status)) if status.is_client_error() => {
-                        Err(stranger(format!(": it answered {status}")).caused_by(error))
+                        Err(stranger(format!(": it answered {status}")))
                     }
                     _ => Err(error),
                 }

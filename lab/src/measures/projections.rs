@@ -1,8 +1,8 @@
 //! `projections`: how fast are read models built, how soon does an append show in them, and what do many of them cost?
 //!
-//! * Catching up: a row for each of 100,000 keys, and a row for each type, on PostgreSQL and SQLite; beside the bound
-//!   (the same rows written in bulk, without a store; reading alone), and beside the loop that teams write by hand,
-//!   with a transaction for each event.
+//! * Catching up: a row for each of 100,000 keys, a row for each type, and an index over two paths, on PostgreSQL and
+//!   SQLite; beside the bound (the same rows written in bulk, without a store; reading alone), and beside the loop that
+//!   teams write by hand, with a transaction for each event.
 //! * Live, on PostgreSQL: appends at a rate; the time from an acknowledged append until its row is committed.
 //! * Many: what 1 and 100 projections cost the database while nothing happens, and in a burst of which another process
 //!   is the writer; 35 projections of a tag each.

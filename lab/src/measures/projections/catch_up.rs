@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use futures::StreamExt as _;
 use gesta_core::{Checkpoint, EventStore, Place as At};
-use gesta_projection::{Projections, Target, View};
+use gesta_projection::{Index, Projections, Target, View};
 use tokio_util::sync::CancellationToken;
 
 use super::models::{Items, Types, appends};
@@ -21,6 +21,12 @@ use crate::workload::read;
 /// Appends under way while the store is filled.
 const FILLING: usize = 1_024;
 
+/// The index, and how many of its rows have both values.
+const INDEX: &str = "lab_index";
+const INDEXED: &str = "count(item + length(name))";
+/// How many events the rows of a view count.
+pub(super) const COUNTED: &str = "sum(events)";
+
 /// What one way carried, in events a second of each round.
 #[derive(Debug)]
 pub(super) struct Built {
@@ -31,7 +37,7 @@ pub(super) struct Built {
 
 impl Built {
     pub(super) fn is_gesta(&self) -> bool {
-        [Way::Items, Way::Types]
+        [Way::Items, Way::Types, Way::Index]
             .iter()
             .any(|way| way.title() == self.what)
     }
@@ -56,11 +62,19 @@ enum Way {
     ByHand,
     Reading,
     Types,
+    Index,
 }
 
 impl Way {
     /// Bounds before what they bound.
-    const ALL: [Way; 5] = [Way::Bare, Way::Items, Way::ByHand, Way::Reading, Way::Types];
+    const ALL: [Way; 6] = [
+        Way::Bare,
+        Way::Items,
+        Way::ByHand,
+        Way::Reading,
+        Way::Types,
+        Way::Index,
+    ];
 
     fn title(self) -> &'static str {
         match self {
@@ -69,6 +83,7 @@ impl Way {
             Way::ByHand => "by hand: a transaction for each event",
             Way::Reading => "bound: reading all events",
             Way::Types => "a row for each type",
+            Way::Index => "an index over two paths",
         }
     }
 }
@@ -132,14 +147,12 @@ async fn by(
         }
         Way::Bare => bare::in_bulk(place, args.events, args.keys).await,
         Way::ByHand => bare::by_hand(place, store, args.by_hand.min(args.events)).await,
-        Way::Items => view(Items, "lab_items", way, args, place, store, report).await,
-        Way::Types => view(Types, "lab_types", way, args, place, store, report).await,
+        Way::Items | Way::Types | Way::Index => run(way, args, place, store, report).await,
     }
 }
 
-async fn view<V: View>(
-    view: V,
-    name: &str,
+/// Builds a read model, and reads back how many events it stands for.
+async fn run(
     way: Way,
     args: &ProjectionsArgs,
     place: &Place,
@@ -150,18 +163,35 @@ async fn view<V: View>(
     match place {
         Place::Postgres { url } => {
             let target = Place::postgres_target(url)?;
-            until_the_end(store, Projections::on(store, target).view(view)).await?;
+            until_the_end(store, add(way, Projections::on(store, target))?).await?;
         }
         Place::Sqlite { folder } => {
             let target = Place::sqlite_target(folder);
-            until_the_end(store, Projections::on(store, target).view(view)).await?;
+            until_the_end(store, add(way, Projections::on(store, target))?).await?;
         }
     }
     let rate = args.events as f64 / begin.elapsed().as_secs_f64();
-    let counted = place.counted(name).await?;
+    let (name, aggregate) = match way {
+        Way::Types => (Types::NAME, COUNTED),
+        Way::Index => (INDEX, INDEXED),
+        _ => (Items::NAME, COUNTED),
+    };
+    let counted = place.counted(name, aggregate).await?;
     let title = format!("{} on {}", way.title(), place.name());
     report.check(title, &everything(args.events, counted));
     Ok(rate)
+}
+
+/// Adds the read model of a way.
+fn add<T: Target>(way: Way, projections: Projections<T>) -> Result<Projections<T>> {
+    Ok(match way {
+        Way::Types => projections.view(Types),
+        Way::Index => {
+            let index = Index::new(INDEX).path("item:int")?.path("name")?;
+            projections.index(index)
+        }
+        _ => projections.view(Items),
+    })
 }
 
 /// Whether everything that was stored was counted.

@@ -9,7 +9,7 @@ use gesta_projection::{Progress, Projections, Target};
 use tokio::sync::{mpsc, watch};
 
 use super::ProjectionsArgs;
-use super::catch_up::everything;
+use super::catch_up::{COUNTED, everything};
 use super::models::{Items, appends};
 use super::places::Place;
 use crate::failure::{Context, Result, fail};
@@ -51,7 +51,7 @@ pub(super) async fn measure(
     let after = opened.store.info().await?.heads;
     let stored = after.first().map_or(0, |head| head.0);
     let title = format!("live on {}", place.name());
-    let counted = place.counted("lab_items").await?;
+    let counted = place.counted("lab_items", COUNTED).await?;
     report.check(title, &everything(stored, counted));
     shown.push(Shown {
         database: place.name(),

@@ -101,9 +101,9 @@ impl Place {
         Ok(client)
     }
 
-    /// Reads the sum of the events that the rows of a read model count.
-    pub(super) async fn counted(&self, view: &str) -> Result<u64> {
-        let sql = format!("SELECT CAST(coalesce(sum(events), 0) AS bigint) FROM {view}");
+    /// Reads how many events the rows of a read model stand for: the value of an aggregate over all of them.
+    pub(super) async fn counted(&self, view: &str, aggregate: &str) -> Result<u64> {
+        let sql = format!("SELECT CAST(coalesce({aggregate}, 0) AS bigint) FROM {view}");
         let sum: i64 = match self {
             Self::Postgres { url } => {
                 let row = Self::connect(url).await?.query_one(&sql, &[]).await;
