@@ -1,9 +1,10 @@
-//! `gesta move` with real servers under load: writers, a reader and a consumer group go on through the move, while the
-//! mover, the servers and the databases are killed.
+//! `gesta move` with real servers under load: writers, a reader, a consumer group and the visitors of a cinema go on
+//! through the move, while the mover, the servers, the cinema and the databases are killed.
 //!
 //! What must hold: what was acknowledged is in the target once, in its order, at the positions that readers have seen,
-//! whoever died when; each event of the group's stream comes to a consumer; the source never accepts what the target
-//! does not have; after an undo the source goes on.
+//! whoever died when; each event of the group's stream comes to a consumer; each seat of the cinema is that of the
+//! visitor to whom it was given, or free; the source never accepts what the target does not have; after an undo the
+//! source goes on.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,19 +13,25 @@
     reason = "tests"
 )]
 
+#[path = "moving/answers.rs"]
+mod answers;
 mod support;
+#[path = "moving/visitors.rs"]
+mod visitors;
 
 use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use answers::{Answers, median};
 use gesta_client::HttpStore;
 use gesta_core::{
     AllFrom, Append, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision,
-    Position, ReadAll, StreamId,
+    Position, ReadAll, RecordedEvent, StreamId,
 };
 use gesta_groups::{ConsumerGroups, Create, Error, GroupId, Settings, Source};
 use gesta_pgtest::{Server as Postgres, ServerConfig, free_address};
@@ -32,6 +39,7 @@ use gesta_testkit::depth;
 use gesta_testkit::faulty::Random;
 use support::{PATIENCE, Server, code, gesta, patient, run, stderr, stdout, succeed};
 use tokio::task::JoinHandle;
+use visitors::Visitors;
 
 /// Writers, each with a stream of its own and one append at a time.
 const WRITERS: usize = 6;
@@ -45,23 +53,25 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Writers and a reader, which know the servers of both sides.
 struct Load {
     stop: Arc<AtomicBool>,
-    acknowledged: Vec<Arc<AtomicUsize>>,
+    /// Of each writer, and of each visitor.
+    answers: Vec<Answers>,
     writers: Vec<JoinHandle<Vec<EventId>>>,
     reader: JoinHandle<Vec<(Position, EventId)>>,
     consumer: JoinHandle<()>,
     consumed: Consumed,
+    visitors: Option<Visitors>,
 }
 
 /// The events that the consumer of the group was given.
 type Consumed = Arc<Mutex<HashSet<EventId>>>;
 
 impl Load {
-    fn start(urls: &[String]) -> Self {
+    fn start(urls: &[String], visitors: Option<Visitors>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (mut acknowledged, mut writers) = (Vec::new(), Vec::new());
+        let (mut answers, mut writers) = (Vec::new(), Vec::new());
         for writer in 0..WRITERS {
-            let count = Arc::new(AtomicUsize::new(0));
-            acknowledged.push(Arc::clone(&count));
+            let count = Answers::new();
+            answers.push(count.clone());
             // Each begins with another server.
             let mut urls = urls.to_vec();
             let first = writer % urls.len();
@@ -72,22 +82,27 @@ impl Load {
         let reader = tokio::spawn(read_until_stopped(store_of(urls), Arc::clone(&stop)));
         let consumed = Consumed::default();
         let consumer = tokio::spawn(consume(store_of(urls), Arc::clone(&consumed)));
+        answers.extend(
+            visitors
+                .iter()
+                .flat_map(|visitors| visitors.answers.clone()),
+        );
         Self {
             stop,
-            acknowledged,
+            answers,
             writers,
             reader,
             consumer,
             consumed,
+            visitors,
         }
     }
 
     fn counts(&self) -> Vec<usize> {
-        let counts = self.acknowledged.iter();
-        counts.map(|count| count.load(Ordering::SeqCst)).collect()
+        self.answers.iter().map(Answers::count).collect()
     }
 
-    /// Waits until every writer has got some acknowledgements more.
+    /// Waits until every writer and every visitor has got some answers more.
     async fn goes_on(&self) {
         let (before, begun) = (self.counts(), Instant::now());
         loop {
@@ -107,9 +122,22 @@ impl Load {
         }
     }
 
-    /// Stops, and compares what was acknowledged and read with what `url` serves.
-    async fn check(mut self, url: &str) -> usize {
+    /// From now on the longest wait of each client counts.
+    fn measure(&self) {
+        self.answers.iter().for_each(Answers::measure);
+    }
+
+    /// The longest waits of a writer and of a visitor since then.
+    fn waited(&self) -> [Duration; 2] {
+        let (writers, visitors) = self.answers.split_at(WRITERS);
+        [writers, visitors].map(|of| of.iter().map(Answers::waited).max().unwrap_or_default())
+    }
+
+    /// Stops, and compares what was acknowledged and read with what `url` serves, and with what the cinema shows.
+    async fn check(mut self, url: &str, cinema: Option<&str>) -> usize {
         self.stop.store(true, Ordering::SeqCst);
+        let visitors = self.visitors.take().zip(cinema);
+        let reservations = visitors.map_or(0, |(visitors, cinema)| visitors.check(cinema));
         let store = HttpStore::connect(url).unwrap();
         let mut events = 0;
         for (writer, written) in std::mem::take(&mut self.writers).into_iter().enumerate() {
@@ -126,6 +154,10 @@ impl Load {
         let read = tokio::time::timeout(PATIENCE, self.reader).await;
         let read = read.expect("the reader ends").unwrap();
         let all = store.read_everything().await.unwrap();
+        let is_reservation =
+            |event: &&RecordedEvent| event.event_type.as_str() == "seat-reserved.v1";
+        let stored = all.iter().filter(is_reservation).count();
+        assert_eq!(stored, reservations, "reservations stored, and confirmed");
         let all: Vec<_> = all.iter().map(|event| (event.position, event.id)).collect();
         assert_eq!(read, all[..read.len()], "read by checkpoints, and stored");
         self.consumer.abort();
@@ -162,7 +194,7 @@ async fn write(
     store: HttpStore,
     writer: usize,
     stop: Arc<AtomicBool>,
-    acknowledged: Arc<AtomicUsize>,
+    acknowledged: Answers,
 ) -> Vec<EventId> {
     let (mut ids, stream) = (Vec::new(), StreamId::new(stream_of(writer)).unwrap());
     while !stop.load(Ordering::SeqCst) {
@@ -174,7 +206,7 @@ async fn write(
             tokio::time::sleep(PAUSE).await;
         }
         ids.push(id);
-        acknowledged.fetch_add(1, Ordering::SeqCst);
+        acknowledged.note();
     }
     ids
 }
@@ -244,12 +276,54 @@ enum Kind {
 /// Both sides of a move.
 struct World {
     kind: Kind,
+    /// The program of the cinema, if it is there.
+    cinema: Option<PathBuf>,
     postgres: [Postgres; 2],
     source: String,
     target: String,
     folder: tempfile::TempDir,
     random: Random,
     round: usize,
+    waits: Waits,
+}
+
+/// For how long clients have waited in each move.
+#[derive(Default)]
+struct Waits {
+    /// While the source was closed, and the target not yet open.
+    closed: Vec<Duration>,
+    /// The longest wait of a writer, from its last answer of the source to its first of the target.
+    writers: Vec<Duration>,
+    /// The same of the visitors of a cinema.
+    visitors: Vec<Duration>,
+}
+
+impl Waits {
+    fn note(&mut self, moved: &str, load: &Load) {
+        let report: serde_json::Value = serde_json::from_str(moved).unwrap();
+        // A move that a killed mover has ended says no such time.
+        let closed = report["closed_seconds"].as_f64();
+        self.closed.extend(closed.map(Duration::from_secs_f64));
+        let [writers, visitors] = load.waited();
+        self.writers.push(writers);
+        if load.visitors.is_some() {
+            self.visitors.push(visitors);
+        }
+    }
+
+    fn tell(&self) {
+        for (what, times) in [
+            ("nothing could be appended", &self.closed),
+            ("a writer waited", &self.writers),
+            ("a visitor waited", &self.visitors),
+        ] {
+            let Some(most) = times.iter().max() else {
+                continue;
+            };
+            let (moves, median) = (times.len(), median(times.clone()));
+            eprintln!("in {moves} moves {what} for {median:?} at the median, {most:?} at most");
+        }
+    }
 }
 
 impl World {
@@ -257,12 +331,14 @@ impl World {
         let one = || Postgres::start_with(ServerConfig::default()).unwrap();
         Some(Self {
             kind,
+            cinema: support::cinema::program().filter(|_| kind == Kind::FromPostgres),
             postgres: [one()?, one()?],
             source: String::new(),
             target: String::new(),
             folder: tempfile::tempdir().unwrap(),
             random: depth_random(),
             round: 0,
+            waits: Waits::default(),
         })
     }
 
@@ -286,6 +362,21 @@ impl World {
         let schema = format!("moving_{}_{number}", self.round);
         let url = patient(&self.postgres[at].url());
         format!("{url}&schema={schema}")
+    }
+
+    /// Starts a cinema on one of the stores, if its program is there. If it ends instead, what it has said is returned.
+    fn try_cinema(&self, store: &str, address: &str) -> Option<Result<Server, Vec<String>>> {
+        let mut command = visitors::cinema(self.cinema.as_ref()?, store, address);
+        Some(Server::try_spawn(&mut command))
+    }
+
+    /// Starts a cinema. On a source that is closed, or has moved, it ends.
+    fn cinema(&self, store: &str, address: &str) -> Option<Server> {
+        let started = self.try_cinema(store, address)?;
+        let why = |log: &Vec<String>| eprintln!("no cinema: {log:?}");
+        let started = started.inspect_err(why).ok();
+        assert!(started.is_some() || store == self.source, "it is open");
+        started
     }
 
     fn mover(&self) -> Child {
@@ -355,21 +446,25 @@ fn listen(store: &str, address: &str) -> Server {
 
 /// One move from a database that two servers use, with kills.
 async fn move_from_postgres(world: &mut World) -> usize {
-    let addresses: Vec<String> = (0..3)
+    let addresses: Vec<String> = (0..5)
         .map(|_| free_address().unwrap().to_string())
         .collect();
+    let (addresses, cinemas) = addresses.split_at(3);
     let urls: Vec<String> = addresses
         .iter()
         .map(|address| format!("http://{address}"))
         .collect();
-    let mut old: Vec<Server> = addresses[..2]
-        .iter()
-        .map(|address| listen(&world.source, address))
-        .collect();
-    let load = Load::start(&urls);
+    let (mut old, mut cinema) = std::thread::scope(|scope| {
+        let cinema = scope.spawn(|| world.cinema(&world.source, &cinemas[0]));
+        let servers = addresses[..2].iter();
+        let servers = servers.map(|address| listen(&world.source, address));
+        (servers.collect::<Vec<_>>(), cinema.join().unwrap())
+    });
+    let visitors = cinema.as_ref().map(|_| Visitors::start(cinemas));
+    let load = Load::start(&urls, visitors);
     load.goes_on().await;
     for _ in 0..world.random.below(4) {
-        match world.random.below(4) {
+        match world.random.below(5) {
             0 => {
                 let at = world.random.below(2);
                 old.remove(at).kill();
@@ -387,6 +482,14 @@ async fn move_from_postgres(world: &mut World) -> usize {
                 let at = world.random.below(2);
                 world.database_dies(at);
             }
+            2 => {
+                if let Some(running) = cinema.take() {
+                    running.kill();
+                    if run_serves(&world.source) {
+                        cinema = world.cinema(&world.source, &cinemas[0]);
+                    }
+                }
+            }
             _ => world.mover_dies().await,
         }
         if old.len() < 2 {
@@ -396,6 +499,9 @@ async fn move_from_postgres(world: &mut World) -> usize {
     if world.random.below(3) == 0 {
         let undone = world.answered(&["move", &world.source, &world.target, "--undo"]);
         if undone.status.success() {
+            if cinema.is_none() {
+                cinema = world.cinema(&world.source, &cinemas[0]);
+            }
             if old.len() == 2 {
                 load.goes_on().await;
             }
@@ -406,11 +512,31 @@ async fn move_from_postgres(world: &mut World) -> usize {
             assert!(why.contains("cannot be undone"), "{why}");
         }
     }
+    load.measure();
     let moved = world.answered(&["move", &world.source, &world.target, "--output", "json"]);
     assert!(moved.status.success(), "{}", stderr(&moved));
     eprintln!("{}", stdout(&moved).trim());
-    let new = listen(&world.target, &addresses[2]);
+    let (new, new_cinema) = std::thread::scope(|scope| {
+        let cinema = scope.spawn(|| world.cinema(&world.target, &cinemas[1]));
+        let server = listen(&world.target, &addresses[2]);
+        (server, cinema.join().unwrap())
+    });
     load.goes_on().await;
+    world.waits.note(&stdout(&moved), &load);
+    if new_cinema.is_some() {
+        let (_, place) = world.target.split_once('@').unwrap();
+        let (place, _) = place.split_once('?').unwrap();
+        if let Some(cinema) = cinema {
+            visitors::says_where_its_store_is(cinema.address(), place);
+            cinema.stop();
+        }
+        if depth::count(false, true) {
+            let again = world.try_cinema(&world.source, &cinemas[0]).unwrap();
+            let told = again.err().expect("the store has moved").join(" ");
+            let says_where = told.contains("has moved to") && told.contains(place);
+            assert!(says_where, "{told}");
+        }
+    }
     for server in old {
         // The servers of the source say where the store is, and accept nothing.
         let refused = HttpStore::connect(&server.url).unwrap();
@@ -428,7 +554,9 @@ async fn move_from_postgres(world: &mut World) -> usize {
         server.kill();
     }
     load.goes_on().await;
-    let events = load.check(&new.url).await;
+    let cinema_address = new_cinema.as_ref().map(Server::address);
+    let events = load.check(&new.url, cinema_address).await;
+    new_cinema.into_iter().for_each(Server::stop);
     new.stop();
     world.source_has_nothing_more();
     events
@@ -451,7 +579,7 @@ async fn move_from_file(world: &mut World) -> usize {
         .map(|address| format!("http://{address}"))
         .collect();
     let mut old = listen(&world.source, &addresses[0]);
-    let load = Load::start(&urls);
+    let load = Load::start(&urls, None);
     load.goes_on().await;
     // While it is served the file is not moved.
     let refused = run(&["move", &world.source, &world.target]);
@@ -495,7 +623,7 @@ async fn move_from_file(world: &mut World) -> usize {
     );
     let new = listen(&world.target, &addresses[1]);
     load.goes_on().await;
-    let events = load.check(&new.url).await;
+    let events = load.check(&new.url, None).await;
     new.stop();
     events
 }
@@ -514,6 +642,7 @@ async fn moves(kind: Kind, times: usize) {
         let healthy = world.answered(&["verify", "--store", &world.target]);
         assert!(healthy.status.success(), "{healthy:?}");
     }
+    world.waits.tell();
 }
 
 /// Goal: writers of two servers and a reader go on through moves from PostgreSQL to PostgreSQL.
