@@ -4,20 +4,23 @@
 //! before it starts, every answer when it comes, and every event that a tailing reader sees, in order.
 //! In the end the whole store is read, and each promise that data can show is checked:
 //! nothing acknowledged is lost or stored twice, nothing refused is stored, every append is whole or
-//! absent, answers name the right places, revisions have no gaps, and nothing ever appeared at or
-//! below a position that a reader had passed.
+//! absent, answers name the right places, revisions have no gaps, nothing ever appeared at or
+//! below a position that a reader had passed, and the answers about each stream fit one order, in which nothing comes
+//! before what had ended before it began (`order`).
 //! Invariants: attempts with the same streams and event ids are one *request*, sent several times.
 //! Not here: making load and faults (`gesta-lab`).
 
 mod check;
+mod file;
+mod order;
 mod report;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gesta_core::{
-    AllFrom, Append, Appended, ErrorKind, EventId, EventStore, Filter, LogId, Position, ReadAll,
-    RecordedEvent, Result, Revision, StreamId, Timestamp,
+    AllFrom, Append, Appended, ErrorKind, EventId, EventStore, ExpectedRevision, Filter, LogId,
+    Position, ReadAll, ReadStream, RecordedEvent, Result, Revision, StreamId, Timestamp,
 };
 
 pub use report::{HistoryReport, Violation};
@@ -27,12 +30,21 @@ pub use report::{HistoryReport, Violation};
 pub enum Outcome {
     /// The append is stored and durable, at these places.
     Acknowledged(Appended),
-    /// The store has refused it: a conflict, a tombstone, an invalid or unstorable request.
+    /// The store has refused it, because this stream was not as expected: its last revision was this, or there was no
+    /// such stream.
+    Conflict(StreamId, Option<Revision>),
+    /// The store has refused it for something else: a tombstone, an invalid or unstorable request.
     Refused,
     /// This attempt wrote nothing (overloaded, unavailable). This says nothing about earlier attempts.
     NotWritten,
     /// It is not known whether the append is stored.
     Unknown,
+}
+
+impl Outcome {
+    fn is_refusal(&self) -> bool {
+        matches!(self, Outcome::Refused | Outcome::Conflict(..))
+    }
 }
 
 impl From<&Result<Appended>> for Outcome {
@@ -45,6 +57,9 @@ impl From<&Result<Appended>> for Outcome {
                     Outcome::Unknown
                 }
                 ErrorKind::Overloaded(_) | ErrorKind::Unavailable(_) => Outcome::NotWritten,
+                ErrorKind::WrongExpectedRevision { stream, actual, .. } => {
+                    Outcome::Conflict(stream.clone(), *actual)
+                }
                 _ => Outcome::Refused,
             },
         }
@@ -66,11 +81,14 @@ pub struct TailerId(usize);
 #[derive(Debug)]
 struct AttemptPart {
     stream: StreamId,
+    expected: ExpectedRevision,
     ids: Vec<EventId>,
 }
 
 #[derive(Debug)]
 struct Attempt {
+    /// Who made it.
+    client: u64,
     /// When it began, as a number in the order of all that was recorded.
     began: u64,
     /// When and how it ended. `None` if it never did (its caller died), which counts as unknown.
@@ -82,6 +100,18 @@ struct Attempt {
 struct Request {
     parts: Vec<AttemptPart>,
     attempts: Vec<Attempt>,
+}
+
+/// The end of a stream, as it was read.
+#[derive(Debug)]
+struct Look {
+    client: u64,
+    stream: StreamId,
+    began: u64,
+    ended: u64,
+    /// How many events there were, and the ids of the last ones: none of a stream that does not exist.
+    length: u64,
+    last: Vec<EventId>,
 }
 
 /// An event, without what the checks do not need.
@@ -122,6 +152,7 @@ struct Records {
     order: u64,
     requests: Vec<Request>,
     by_first_id: HashMap<(StreamId, EventId), Vec<usize>>,
+    looks: Vec<Look>,
     tailers: Vec<Tailer>,
 }
 
@@ -148,15 +179,25 @@ impl RunHistory {
     /// If an event has no id, since it could not be recognised and checked.
     #[must_use]
     pub fn begin(&self, append: &Append) -> AttemptId {
+        self.begin_of(0, append)
+    }
+
+    /// The same for a client of this number.
+    ///
+    /// # Panics
+    /// As [`begin`](Self::begin).
+    #[must_use]
+    pub fn begin_of(&self, client: u64, append: &Append) -> AttemptId {
         let parts = append.streams.iter().map(|part| AttemptPart {
             stream: part.stream.clone(),
+            expected: part.expected,
             ids: part
                 .events
                 .iter()
                 .map(|event| event.id.expect("every event has an id"))
                 .collect(),
         });
-        self.lock().begin(parts.collect())
+        self.lock().begin(client, parts.collect())
     }
 
     /// Records how an attempt has ended.
@@ -176,6 +217,36 @@ impl RunHistory {
         let answer = store.append(append).await;
         self.end(attempt, Outcome::from(&answer));
         answer
+    }
+
+    /// Reads the last event of a stream and records the answer. Gives its revision; none if there is no such stream.
+    ///
+    /// # Errors
+    /// Those of the store, which say nothing about the stream.
+    pub async fn look(
+        &self,
+        client: u64,
+        store: &dyn EventStore,
+        stream: &StreamId,
+    ) -> Result<Option<Revision>> {
+        let began = self.lock().next_order();
+        let request = ReadStream::backwards(stream.clone()).limit(1);
+        let last = match store.read_stream(request).await {
+            Ok(page) => page.events.into_iter().next(),
+            Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let mut records = self.lock();
+        let ended = records.next_order();
+        records.looks.push(Look {
+            client,
+            stream: stream.clone(),
+            began,
+            ended,
+            length: last.as_ref().map_or(0, |event| event.revision.next().0),
+            last: last.iter().map(|event| event.id).collect(),
+        });
+        Ok(last.map(|event| event.revision))
     }
 
     /// Adds a reader that will see every event that passes `filter` after these positions (one per log; none: from the
@@ -264,8 +335,12 @@ impl Records {
         self.order
     }
 
-    fn begin(&mut self, parts: Vec<AttemptPart>) -> AttemptId {
+    fn begin(&mut self, client: u64, parts: Vec<AttemptPart>) -> AttemptId {
         let began = self.next_order();
+        self.begin_at(began, client, parts)
+    }
+
+    fn begin_at(&mut self, began: u64, client: u64, parts: Vec<AttemptPart>) -> AttemptId {
         let key = (parts[0].stream.clone(), parts[0].ids[0]);
         let candidates = self.by_first_id.entry(key).or_default();
         let same = |request: &Request| {
@@ -289,7 +364,12 @@ impl Records {
             }
         };
         let attempts = &mut self.requests[request].attempts;
-        attempts.push(Attempt { began, ended: None });
+        let ended = None;
+        attempts.push(Attempt {
+            client,
+            began,
+            ended,
+        });
         AttemptId {
             request,
             attempt: attempts.len() - 1,

@@ -17,7 +17,8 @@
 //! * [`Wrapper`]: a store around another one, for tests that change one thing;
 //! * [`check_virtual_index`]: what a backend must do for virtual streams;
 //! * [`registry`]: rows of a registry of nodes;
-//! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored.
+//! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored;
+//! * [`operations`]: histories as files, which other judges read as well.
 //!
 //! Invariants: every case makes its own store, so all run in parallel; nothing waits by sleeping; every wait has a
 //! deadline.
@@ -39,6 +40,7 @@ pub mod history;
 mod index;
 mod memory;
 pub mod model;
+pub mod operations;
 pub mod registry;
 mod suite;
 pub mod support;

@@ -402,3 +402,114 @@ fn events_without_ids_cannot_be_checked() {
     };
     let _ = RunHistory::new().begin(&Append::to(stream("a"), Any, vec![without_id]));
 }
+
+/// What happened: the checker compared answers with what is stored in the end, and not with each other, so two appends
+/// that were stored in another order than they were made, a refusal and a read that were stale, and an append whose claim
+/// was not true, were all clean. A checker for linearizability (`lab/porcupine`) calls each of them wrong.
+#[tokio::test]
+async fn answers_that_fit_no_order() {
+    let is_stale = |v: &Violation| matches!(v, Violation::Stale { .. });
+    let is_untrue = |v: &Violation| matches!(v, Violation::Untrue { .. });
+
+    // Stored first, asked for second.
+    let (one, two) = (
+        Append::to(stream("a"), Any, events(1)),
+        Append::to(stream("a"), Any, events(1)),
+    );
+    let store = MemoryStore::new();
+    let answers = [
+        store.append(two.clone()).await,
+        store.append(one.clone()).await,
+    ];
+    let stored = store.read_everything().await.expect("readable");
+    let history = RunHistory::new();
+    for (request, answer) in [(&one, &answers[1]), (&two, &answers[0])] {
+        let attempt = history.begin(request);
+        history.end(attempt, Outcome::from(answer));
+    }
+    let report = history.check_against(&stored);
+    assert!(
+        finds(&report, is_stale) && report.violations.len() == 1,
+        "{report}"
+    );
+
+    // At the same time any order is right.
+    let history = RunHistory::new();
+    let attempts = [&one, &two].map(|request| history.begin(request));
+    history.end(attempts[0], Outcome::from(&answers[1]));
+    history.end(attempts[1], Outcome::from(&answers[0]));
+    history.check_against(&stored).assert_clean();
+
+    // Read and refused as it was before the second append, which nobody knew to be stored; then it was acknowledged.
+    for is_known in [false, true] {
+        let store = MemoryStore::new();
+        let history = RunHistory::new();
+        let first = Append::to(stream("a"), NoStream, events(1));
+        history.append(&store, first).await.expect("stored");
+        let before = MemoryStore::new();
+        before.append(one.clone()).await.expect("stored");
+        let attempt = history.begin(&two);
+        let answer = store.append(two.clone()).await;
+        if is_known {
+            history.end(attempt, Outcome::from(&answer));
+        }
+        let refused = Append::to(stream("a"), exact(7), events(1));
+        let refused = history.append(&before, refused).await;
+        assert!(refused.is_err());
+        let stored = store.read_everything().await.expect("readable");
+        let report = history.check_against(&stored);
+        assert_eq!(finds(&report, is_stale), is_known, "{report}");
+        // Before: the same stream with another event.
+        let read = history
+            .look(1, &before, &stream("a"))
+            .await
+            .expect("readable");
+        assert_eq!(read, Some(Revision(0)));
+        let report = history.check_against(&stored);
+        assert!(finds(&report, is_untrue), "{report}");
+        assert_eq!(report.looks, 1);
+    }
+
+    // A claim that is not true, and a refusal of one that is.
+    for (expected, is_stored) in [(exact(0), true), (NoStream, false)] {
+        let history = RunHistory::new();
+        let claimed = Append {
+            streams: vec![gesta_core::StreamAppend {
+                expected,
+                ..one.streams[0].clone()
+            }],
+            conditions: Vec::new(),
+        };
+        let store = MemoryStore::new();
+        let attempt = history.begin(&claimed);
+        if is_stored {
+            let answer = store.append(one.clone()).await;
+            history.end(attempt, Outcome::from(&answer));
+        } else {
+            history.end(attempt, Outcome::Conflict(stream("a"), None));
+        }
+        let report = history.check(&store).await.expect("readable");
+        assert!(finds(&report, is_untrue), "{report}");
+    }
+}
+
+/// Goal: what a reader was told before it was asked for is out of the future.
+#[tokio::test]
+async fn a_read_of_what_nobody_had_asked_for() {
+    let store = MemoryStore::new();
+    let history = RunHistory::new();
+    let request = Append::to(stream("a"), NoStream, events(1));
+    let answer = store.append(request.clone()).await;
+    history
+        .look(1, &store, &stream("a"))
+        .await
+        .expect("readable");
+    let attempt = history.begin(&request);
+    history.end(attempt, Outcome::from(&answer));
+    let report = history.check(&store).await.expect("readable");
+    assert!(
+        finds(&report, |v| matches!(v, Violation::Stale { .. })),
+        "{report}"
+    );
+    assert_eq!(report.violations.len(), 1, "{report}");
+}

@@ -4,11 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use gesta_core::{AppendedStream, EventId, LogId, Position, Revision, StreamId};
 
+use super::order;
 use super::report::{HistoryReport, Violation};
 use super::{Attempt, AttemptPart, Outcome, Records, Request, Seen, Stored, Tailer};
 
 /// Where each event is stored; usually that is one place.
-type Places<'a> = HashMap<(&'a StreamId, EventId), Vec<&'a Seen>>;
+pub(super) type Places<'a> = HashMap<(&'a StreamId, EventId), Vec<&'a Seen>>;
 
 /// What all attempts of a request together say.
 enum Conclusion<'a> {
@@ -26,6 +27,7 @@ pub(super) fn check(records: &Records, stored: &Stored) -> HistoryReport {
             .map(|request| request.attempts.len())
             .sum(),
         events_stored: stored.events.len(),
+        looks: records.looks.len(),
         ..HistoryReport::default()
     };
     check_logs(&stored.events, &mut report);
@@ -46,6 +48,7 @@ pub(super) fn check(records: &Records, stored: &Stored) -> HistoryReport {
         }
     }
     check_doubles(&places, &asked, &mut report);
+    order::check(records, &stored.events, &places, &mut report);
     for (tailer, wanted) in records.tailers.iter().zip(&stored.wanted) {
         check_tailer(tailer, wanted, &stored.events, &mut report);
     }
@@ -124,9 +127,9 @@ fn conclusion(attempts: &[Attempt]) -> Conclusion<'_> {
         let Some((ended, _)) = unknown.ended else {
             return false;
         };
-        attempts.iter().any(|attempt| {
-            attempt.began > ended && matches!(attempt.ended, Some((_, Outcome::Refused)))
-        })
+        attempts
+            .iter()
+            .any(|attempt| attempt.began > ended && was_refused(attempt))
     };
     let open = attempts.iter().any(|attempt| {
         matches!(attempt.ended, None | Some((_, Outcome::Unknown))) && !judged_later(attempt)
@@ -188,16 +191,19 @@ fn check_request(request: &Request, places: &Places<'_>, report: &mut HistoryRep
     }
 }
 
+fn was_refused(attempt: &Attempt) -> bool {
+    matches!(&attempt.ended, Some((_, outcome)) if outcome.is_refusal())
+}
+
 fn refused_after_acknowledged(attempts: &[Attempt]) -> bool {
     let acknowledged = attempts.iter().filter_map(|attempt| match attempt.ended {
         Some((ended, Outcome::Acknowledged(_))) => Some(ended),
         _ => None,
     });
     let first = acknowledged.min();
-    attempts.iter().any(|attempt| {
-        matches!(attempt.ended, Some((_, Outcome::Refused)))
-            && first.is_some_and(|first| attempt.began > first)
-    })
+    attempts
+        .iter()
+        .any(|attempt| was_refused(attempt) && first.is_some_and(|first| attempt.began > first))
 }
 
 fn report_lost(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut HistoryReport) {

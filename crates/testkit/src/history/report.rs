@@ -52,6 +52,21 @@ pub enum Violation {
         /// What differs, for people.
         detail: String,
     },
+    /// An answer says of a stream what was never so, or an append is stored where its claim is not true.
+    Untrue {
+        /// The stream.
+        stream: StreamId,
+        /// What was said, for people.
+        detail: String,
+    },
+    /// What was asked after an answer does not include what that answer rests on: a stale answer, one out of the future,
+    /// or appends that were stored in another order than they were made.
+    Stale {
+        /// The stream.
+        stream: StreamId,
+        /// What was said first, and what later, for people.
+        detail: String,
+    },
     /// A revision of a stream is missing, doubled or out of order.
     RevisionGap {
         /// The stream with the wrong revision.
@@ -119,6 +134,8 @@ impl fmt::Display for Violation {
                 event(f, "stored elsewhere than answered", stream, id)?;
                 write!(f, ": {detail}")
             }
+            Self::Untrue { stream, detail } => write!(f, "untrue of stream {stream}: {detail}"),
+            Self::Stale { stream, detail } => write!(f, "stale, of stream {stream}: {detail}"),
             Self::RevisionGap {
                 stream,
                 expected,
@@ -194,6 +211,8 @@ pub struct HistoryReport {
     pub events_acknowledged: usize,
     /// How many events of the store no recorded append asked for (lifecycle events, earlier contents).
     pub events_foreign: usize,
+    /// How often the end of a stream was read.
+    pub looks: usize,
     /// How many events the tailers have seen, all together.
     pub events_tailed: usize,
     /// The broken promises. The list is empty if all is well.
