@@ -21,6 +21,8 @@ mod cluster;
 mod event_ids;
 pub mod failure;
 mod faults;
+mod history_file;
+mod judge;
 mod machine;
 mod measures;
 pub mod report;
@@ -100,6 +102,8 @@ enum Command {
     Decisions(decisions::DecisionsArgs),
     /// Fail-overs of PostgreSQL by Patroni under load: is anything lost, and how soon do appends go on?
     Failover(failover::FailoverArgs),
+    /// Our own judges on histories that --history has written.
+    Judge(judge::JudgeArgs),
     /// What distance costs: separate statements, one bundled statement, Gesta's pipeline.
     Latency(latency::LatencyArgs),
     /// The entity in memory against load, decide, append with optimistic locking.
@@ -140,6 +144,7 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Copy(args) => copy::run(&args, &stop).await,
         Command::Decisions(args) => decisions::run(&args, &stop).await,
         Command::Failover(args) => failover::run(&args, &stop).await,
+        Command::Judge(args) => judge::run(&args),
         Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,
         Command::Projections(args) => projections::run(&args, &stop).await,

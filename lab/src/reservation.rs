@@ -46,6 +46,8 @@ use crate::workload::watch::Watched;
 pub(crate) use args::{Ladder, ReservationArgs, SEATS, STOP_P99, users_for};
 pub(crate) use kill::{KillArgs, run as run_kill};
 
+pub(crate) use history::judge_seat;
+
 pub(crate) use generator::{Drive, Generator, Phase, windows};
 pub(crate) use ledger::Ledger;
 pub(crate) use model::Shows;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use gesta_lab::report::{Cell, Report};
 use gesta_testkit::depth;
+use support::histories;
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
 /// No test waits longer for anything.
@@ -50,7 +53,7 @@ fn a_short_chaos_breaks_no_promise() {
             ["--rounds=38"].as_slice(),
         ))
         .args(any_time());
-    keeps_every_promise(chaos);
+    keeps_every_promise(chaos, directory.path());
 }
 
 /// Goal: the logs of a database that is killed stop and come back, and those of the other one go on.
@@ -69,7 +72,7 @@ fn one_database_of_two_that_is_away_stops_only_its_logs() {
         .args(any_time())
         .arg("--results")
         .arg(directory.path().join("results.jsonl"));
-    keeps_every_promise(chaos);
+    keeps_every_promise(chaos, directory.path());
 }
 
 /// Goal: cinemas that are killed, cut off from each other or from their database give no answer that fits no order; the
@@ -92,7 +95,7 @@ fn cinemas_in_chaos_answer_nothing_stale() {
         .args(any_time())
         .arg("--results")
         .arg(directory.path().join("results.jsonl"));
-    keeps_every_promise(chaos);
+    keeps_every_promise(chaos, directory.path());
 }
 
 /// Goal: what is not paid in time is given back once, not too early, and nothing else, whichever cinema is killed or
@@ -117,7 +120,7 @@ fn cinemas_in_chaos_give_back_what_is_not_paid() {
         .args(any_time())
         .arg("--results")
         .arg(directory.path().join("results.jsonl"));
-    keeps_every_promise(chaos);
+    keeps_every_promise(chaos, directory.path());
 }
 
 /// In the quick form no time is too long: other things may keep the machine busy.
@@ -125,8 +128,10 @@ fn any_time() -> &'static [&'static str] {
     depth::count(&["--any-time"], &[])
 }
 
-fn keeps_every_promise(mut chaos: Command) {
-    let output = chaos.output().unwrap();
+/// No promise is broken, and two judges say so of the history.
+fn keeps_every_promise(mut chaos: Command, directory: &Path) {
+    let history = directory.join("history.jsonl");
+    let output = chaos.arg("--history").arg(&history).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && said.contains("every promise was kept"),
@@ -134,6 +139,7 @@ fn keeps_every_promise(mut chaos: Command) {
         String::from_utf8_lossy(&output.stderr)
     );
     println!("{said}");
+    histories::hold_before_both(&history, depth::count(60, 3_000));
 }
 
 /// Goal: a rolling restart moves few logs, and no client that knows all nodes sees an error. How long logs are

@@ -5,11 +5,14 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod support;
+
 use std::path::Path;
 use std::process::Command;
 
 use gesta_pgtest::Patroni;
 use gesta_testkit::depth::{self, Depth};
+use support::histories;
 
 /// Runs the command; it must find that every promise was kept.
 fn promises_are_kept(arguments: &[&str]) {
@@ -33,7 +36,7 @@ fn promises_are_kept(arguments: &[&str]) {
     println!("{said}");
 }
 
-/// Goal: servers and databases that are killed, cut and paused break no promise.
+/// Goal: servers and databases that are killed, cut and paused break no promise, and two judges say so of the history.
 #[test]
 fn a_short_torture_breaks_no_promise() {
     let rounds = depth::count("--rounds=4", "--rounds=50");
@@ -41,7 +44,11 @@ fn a_short_torture_breaks_no_promise() {
         Some(_) => "--servers=2",
         None => "--databases=sqlite",
     };
-    promises_are_kept(&["torture", rounds, on]);
+    let directory = tempfile::tempdir().unwrap();
+    let history = directory.path().join("history.jsonl");
+    let file = format!("--history={}", history.display());
+    promises_are_kept(&["torture", rounds, on, &file]);
+    histories::hold_before_both(&history, depth::count(60, 3_000));
 }
 
 /// Goal: with a synchronous standby nothing acknowledged is lost, subscriptions go on without a skip or a double, and

@@ -20,6 +20,7 @@ use crate::faults::tails::Manner;
 use crate::faults::world::{DatabaseKind, Plan};
 use crate::faults::writers::Claims;
 use crate::faults::{Fault, Strength, World, ask, inflict, promises};
+use crate::history_file::HistoryArgs;
 use crate::machine::child::ProgramArgs;
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs, Table, Unit};
@@ -69,6 +70,9 @@ pub(crate) struct TortureArgs {
     pub(crate) small_disk: Option<PathBuf>,
     #[command(flatten)]
     #[serde(skip)]
+    pub(crate) history: HistoryArgs,
+    #[command(flatten)]
+    #[serde(skip)]
     pub(crate) program: ProgramArgs,
     #[command(flatten)]
     #[serde(skip)]
@@ -82,12 +86,14 @@ pub(crate) async fn run(args: &TortureArgs, stop: &CancellationToken) -> Result<
     report.workload = json!(args);
     report.workload["far_ms"] = json!(args.far.as_secs_f64() * 1_000.0);
     report.workload["small_disk"] = json!(args.small_disk.is_some());
+    let history = args.history.create()?;
     let (mut rounds, mut acknowledged, mut stored) = (0, 0, 0);
     for (number, database) in (0_u64..).zip(&args.databases) {
         if stop.is_cancelled() {
             break;
         }
         let mut torture = Torture::start(args, *database, &program, number).await?;
+        torture.load.history = history.clone();
         torture.rounds(args.rounds_of(*database), stop).await;
         rounds += torture.rounds;
         let verdict = torture.finish(&mut report, *database).await?;

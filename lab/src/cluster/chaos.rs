@@ -27,6 +27,7 @@ use super::seats::Seats;
 use crate::failure::{Result, fail};
 use crate::faults::per_fault::{PerFault, lost_and_doubled};
 use crate::faults::promises;
+use crate::history_file::{HistoryArgs, HistoryFile};
 use crate::machine::child::{self, Program, ProgramArgs};
 use crate::random::{Bag, Random};
 use crate::report::{Report, ReportArgs, Table, Unit, causes};
@@ -82,6 +83,9 @@ pub(crate) struct ChaosArgs {
     #[arg(long)]
     #[serde(skip)]
     any_time: bool,
+    #[command(flatten)]
+    #[serde(skip)]
+    history: HistoryArgs,
     #[command(flatten)]
     #[serde(skip)]
     program: ProgramArgs,
@@ -176,6 +180,7 @@ struct Chaos {
     /// What was stored before the present round ends here.
     at: Option<Checkpoint>,
     payments: Option<Payments>,
+    history: HistoryFile,
     outcome: Outcome,
 }
 
@@ -199,6 +204,7 @@ impl Chaos {
             random: Random::fork(args.seed, 2),
             at: None,
             payments,
+            history: args.history.create()?,
             outcome: Outcome::default(),
         })
     }
@@ -247,6 +253,7 @@ impl Chaos {
         let ways = self.nodes.ways();
         let (writers, seed) = (usize::from(args.writers), self.seed(args));
         let mut load = Load::start(&ways, writers, seed, self.at.as_ref(), PAUSE)?;
+        load.history = self.history.clone();
         self.owners.complete(BALANCED_WITHIN).await?;
         load.goes_on_within(args.progress_within()).await?;
         let prober = Prober::new(&load, &ways, args.size.logs, args.probe_patience())?;
@@ -290,7 +297,7 @@ impl Chaos {
         let inflicted = self.inflict(args, fault, None).await?;
         let back_after = seats.goes_on(args.progress_within()).await?;
         self.quiet(args).await?;
-        let verdict = seats.judge().await?;
+        let verdict = seats.judge(&self.history).await?;
         let shown = Shown {
             counts: [
                 verdict.acknowledged,
@@ -324,7 +331,9 @@ impl Chaos {
         let Some(payments) = &self.payments else {
             return fail("nobody reads the payments");
         };
-        let judged = payments.judge(users, self.nodes.clock_readings()).await?;
+        let judged = payments
+            .judge(users, self.nodes.clock_readings(), &self.history)
+            .await?;
         let counts = judged.counts;
         self.outcome.paid = Some(counts);
         let told = format!(

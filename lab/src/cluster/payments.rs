@@ -8,6 +8,7 @@
 //! (whether the answers can be true).
 
 mod book;
+mod file;
 mod judge;
 mod replies;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use self::judge::Terms;
 use self::users::{Common, Record, Reply, User};
 use super::clocks::ClockReadings;
 use crate::failure::{Context as _, Failure, Result, fail};
+use crate::history_file::HistoryFile;
 use crate::machine::store::{self, Opened};
 use crate::reservation::{Wrong, Wrongs};
 
@@ -187,7 +189,12 @@ impl Payments {
     }
 
     /// Ends the users of a round, waits until what is due is done, and judges everything.
-    pub(super) async fn judge(&self, users: Users, clocks: ClockReadings) -> Result<RoundResult> {
+    pub(super) async fn judge(
+        &self,
+        users: Users,
+        clocks: ClockReadings,
+        history: &HistoryFile,
+    ) -> Result<RoundResult> {
         let told = users.end().await?;
         let until = now() + micros(self.pay_within);
         let (open, done_after) = self.settle(&clocks, until).await?;
@@ -201,6 +208,7 @@ impl Payments {
         // What comes late of an earlier round is judged in the end.
         let earlier: Vec<&str> = rounds.iter().map(|round| round.prefix.as_str()).collect();
         replies::judge(&book, &[&told], &earlier, &mut wrongs);
+        history.add(|| file::operations(&book, &told))?;
         let count = |reply: fn(&Reply) -> bool| {
             let asked = told.asked.iter().filter(|asked| reply(&asked.reply));
             asked.count() as u64

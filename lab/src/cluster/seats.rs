@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::event_ids::Run;
 use crate::failure::{Context, Result, fail};
+use crate::history_file::HistoryFile;
 use crate::machine::store::{self, Opened};
 use crate::reservation::{
     self, Drive, Generator, Ledger, Phase, Scenario, Script, Shows, Verdict, windows,
@@ -83,9 +84,10 @@ impl Seats {
     }
 
     /// Ends the users, reads every show through every node, and judges everything.
-    pub(super) async fn judge(self) -> Result<Verdict> {
+    pub(super) async fn judge(self, history: &HistoryFile) -> Result<Verdict> {
         self.over.cancel();
         let (mut verdict, ledger) = self.riding.await.context("the users")??;
+        history.add(|| ledger.operations())?;
         let store = &self.opened.store;
         verdict.add_events(store, self.from, &ledger).await?;
         store.shutdown().await?;

@@ -17,6 +17,7 @@ use super::writers::{Claims, Writer};
 use super::{CurrentStore, ask};
 use crate::event_ids::Run;
 use crate::failure::{Result, fail};
+use crate::history_file::HistoryFile;
 use crate::random::Random;
 
 /// Every writer has an append acknowledged this soon after a fault has healed.
@@ -38,6 +39,8 @@ pub(crate) struct Load {
     tails_over: CancellationToken,
     /// Those whose events are checked, with their names.
     checked: Vec<(String, TailerId)>,
+    /// Where everything about streams is written down in the end.
+    pub(crate) history: HistoryFile,
     let_go: watch::Sender<u64>,
 }
 
@@ -53,6 +56,7 @@ impl Load {
             tails: JoinSet::new(),
             tails_over: CancellationToken::new(),
             checked: Vec::new(),
+            history: HistoryFile::default(),
             let_go: watch::Sender::new(0),
         }
     }
@@ -192,6 +196,8 @@ impl Load {
             }
         }
         self.end_tails().await?;
+        self.history
+            .add(|| self.record.history.operations(stored))?;
         Ok(self.record.history.check_against(stored))
     }
 }

@@ -23,6 +23,8 @@ const OWN_STREAMS: usize = 20;
 const SHARED_STREAMS: usize = 50;
 /// Streams that all writers fight for with exact claims.
 const CONTESTED_STREAMS: usize = 4;
+/// Streams whose last event is the value of a register, which all writers write, compare and set, and read.
+const REGISTERS: usize = 6;
 
 /// What writers claim about streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,6 +80,8 @@ impl Writer {
                 (Claims::Mixed, 40..50) => self.own(2).await,
                 (Claims::Mixed, 50..65) => self.contested().await,
                 (Claims::Mixed, 65..75) => self.free(new, ExpectedRevision::NoStream).await,
+                (Claims::Mixed, 75..82) => self.look().await,
+                (Claims::Mixed, 82..90) => self.register().await,
                 (Claims::Work(streams), _) => {
                     let stream = work_stream(self.random.below(streams));
                     self.free(stream, ExpectedRevision::Any).await;
@@ -105,7 +109,10 @@ impl Writer {
     /// A stream that others append to as well: a refusal is right if the stream is elsewhere than was claimed.
     async fn contested(&mut self) {
         let i = self.random.below(CONTESTED_STREAMS);
-        let name = format!("contested-{}-{i}", self.run);
+        self.compete(format!("contested-{}-{i}", self.run)).await;
+    }
+
+    async fn compete(&mut self, name: String) {
         let Some(refused) = self.exact(std::slice::from_ref(&name)).await else {
             return;
         };
@@ -119,6 +126,41 @@ impl Writer {
                 };
             }
             _ => self.refused_wrongly(&refused),
+        }
+    }
+
+    /// Reads the end of a stream, of any kind. Whether the answer was true then is judged in the end.
+    async fn look(&mut self) {
+        let (run, own) = (&self.run, self.number);
+        let name = match self.random.below(4) {
+            0 => format!("own-{{{run}-{own}}}-{}", self.random.below(OWN_STREAMS)),
+            1 => format!("shared-{run}-{}", self.random.below(SHARED_STREAMS)),
+            _ => format!("contested-{run}-{}", self.random.below(CONTESTED_STREAMS)),
+        };
+        self.look_at(&name).await;
+    }
+
+    /// The last revision, if there is an answer and a stream.
+    async fn look_at(&self, name: &str) -> Option<Revision> {
+        let (store, client) = (self.store.get(), self.number as u64);
+        let history = &self.record.history;
+        let looked = history.look(client, store.as_ref(), &stream(name)).await;
+        looked.ok().flatten()
+    }
+
+    /// Reads a register; sometimes writes it, or compares it with what was read and sets it.
+    async fn register(&mut self) {
+        let name = format!("register-{}-{}", self.run, self.random.below(REGISTERS));
+        let seen = self.look_at(&name).await;
+        match self.random.below(4) {
+            0 => {}
+            1 => self.free(name, ExpectedRevision::Any).await,
+            _ => {
+                if let Some(seen) = seen {
+                    self.known.insert(name.clone(), seen);
+                }
+                self.compete(name).await;
+            }
         }
     }
 
@@ -176,7 +218,7 @@ impl Writer {
         let answer = ask(&self.store, &request, &self.over, |attempt| match attempt {
             Attempt::Begins => {
                 begun = Instant::now();
-                written = Some(record.history.begin(&request));
+                written = Some(record.history.begin_of(self.number as u64, &request));
             }
             Attempt::Ended(outcome) => {
                 if let Some(written) = written.take() {

@@ -9,6 +9,8 @@
 
 use std::collections::HashSet;
 
+use gesta_testkit::operations::{Action, Operation, SeatAnswer, SeatState};
+
 use super::ledger::{Entry, Ledger, NEVER, Reading, What};
 use super::verdict::{Verdict, Wrong};
 
@@ -49,6 +51,45 @@ pub(crate) fn judge(ledger: &Ledger, last_from: u32) -> Verdict {
         }
     }
     verdict
+}
+
+/// Judges the operations of one seat that nobody pays; none if somebody does, or it cannot be decided.
+pub(crate) fn judge_seat(operations: &[Operation]) -> Option<bool> {
+    let entry = |operation: &Operation| {
+        let is_done = |output: &Option<SeatAnswer>| output.map(|done| done == SeatAnswer::Done);
+        let what = match &operation.action {
+            Action::Reserve { output } => match is_done(output) {
+                Some(true) => What::Reserved,
+                Some(false) => What::SeenReserved,
+                None => What::MaybeReserved,
+            },
+            Action::Cancel { output } => match is_done(output) {
+                Some(true) => What::Cancelled,
+                Some(false) => What::SeenFree,
+                None => What::MaybeCancelled,
+            },
+            Action::ReadSeat { output } => match output.seat {
+                SeatState::Free => What::SeenFree,
+                SeatState::Reserved => What::SeenReserved,
+                SeatState::Paid => return None,
+            },
+            _ => return None,
+        };
+        Some(Entry {
+            place: 0,
+            begin: operation.call.try_into().ok()?,
+            end: match operation.answered {
+                Some(end) => end.try_into().ok()?,
+                None => NEVER,
+            },
+            what,
+        })
+    };
+    let entries: Vec<Entry> = operations.iter().map(entry).collect::<Option<_>>()?;
+    match Seat::of(&entries, &[], 0).check() {
+        Some(Fault::Entangled) => None,
+        found => Some(found.is_none()),
+    }
 }
 
 fn split<T>(sorted: &[T], belongs: impl Fn(&T) -> bool) -> (&[T], &[T]) {

@@ -4,6 +4,8 @@
 //! exactly; one request came before another if it had ended before the other began.
 //! Not here: whether it can be true (`history`, `stored`).
 
+use gesta_testkit::operations::{Action, Operation, SeatAnswer, SeatSeen, SeatState};
+
 use super::model::{Answer, Call, Fact, Op, Outcome, Shows};
 use super::verdict::{Wrong, Wrongs};
 
@@ -185,6 +187,54 @@ impl Ledger {
     /// Number of shows that were asked for.
     pub(crate) fn shows_asked(&self) -> u32 {
         u32::try_from(self.existence.len()).expect("shows are counted in 32 bits")
+    }
+
+    /// Everything that was asked and answered about seats, in the form that others can judge. Who asked is not known.
+    pub(crate) fn operations(&self) -> Vec<Operation> {
+        let operation = |place: u32, begin: u32, end: u32, action: Action| {
+            let (show, seat) = self.shows.of_place(place);
+            Operation {
+                key: format!("seat-{}-{seat}", self.shows.id(show)),
+                client: 0,
+                call: begin.into(),
+                answered: (end != NEVER).then_some(end.into()),
+                action,
+            }
+        };
+        let entries = self.entries.iter().map(|entry| {
+            let done = Some(SeatAnswer::Done);
+            let refused = |seat| Some(SeatAnswer::Refused { seat });
+            let action = match entry.what {
+                What::Reserved => Action::Reserve { output: done },
+                What::SeenReserved => Action::Reserve {
+                    output: refused(None),
+                },
+                What::MaybeReserved => Action::Reserve { output: None },
+                What::Cancelled => Action::Cancel { output: done },
+                What::SeenFree => Action::Cancel {
+                    output: refused(Some(SeatState::Free)),
+                },
+                What::MaybeCancelled => Action::Cancel { output: None },
+            };
+            operation(entry.place, entry.begin, entry.end, action)
+        });
+        let reads = self.readings.iter().flat_map(|reading| {
+            (0..self.shows.seats).map(move |seat| {
+                let place = self.shows.place(reading.show, seat);
+                let seat = match reading.reserved >> seat & 1 {
+                    0 => SeatState::Free,
+                    _ => SeatState::Reserved,
+                };
+                let output = SeatSeen { seat };
+                operation(
+                    place,
+                    reading.begin,
+                    reading.end,
+                    Action::ReadSeat { output },
+                )
+            })
+        });
+        entries.chain(reads).collect()
     }
 
     /// All requests about seats, sorted by seat and start.

@@ -1,0 +1,6 @@
+//! What several tests of the lab need.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+pub(crate) mod histories;
+pub(crate) mod planted;
