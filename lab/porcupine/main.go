@@ -52,15 +52,15 @@ func main() {
 		if err != nil {
 			fail(name, err)
 		}
-		histories, err := read(file)
+		histories, count, err := read(file)
 		file.Close()
 		if err != nil {
 			fail(name, err)
 		}
+		operations += count
 		for _, key := range sortedKeys(histories) {
 			history := histories[key]
 			keys++
-			operations += len(history)
 			switch judge(history, *limit) {
 			case porcupine.Illegal:
 				wrong++
@@ -94,22 +94,24 @@ func sortedKeys(histories map[string][]porcupine.Operation) []string {
 	return keys
 }
 
-// The operations of each key.
-func read(from io.Reader) (map[string][]porcupine.Operation, error) {
+// The operations of each key, and how many there are.
+func read(from io.Reader) (map[string][]porcupine.Operation, int, error) {
 	histories := map[string][]porcupine.Operation{}
 	decoder := json.NewDecoder(bufio.NewReader(from))
 	decoder.DisallowUnknownFields()
-	for number := 1; ; number++ {
+	count := 0
+	for {
+		number := count + 1
 		var one line
 		if err := decoder.Decode(&one); err == io.EOF {
 			break
 		} else if err != nil {
-			return nil, fmt.Errorf("line %d: %w", number, err)
+			return nil, 0, fmt.Errorf("line %d: %w", number, err)
 		}
 		asked := &call{Operation: one.Operation, Output: one.Output}
 		if one.Input != nil {
 			if err := json.Unmarshal(one.Input, &asked.Input); err != nil {
-				return nil, fmt.Errorf("line %d: %w", number, err)
+				return nil, 0, fmt.Errorf("line %d: %w", number, err)
 			}
 		}
 		end := int64(never)
@@ -117,14 +119,15 @@ func read(from io.Reader) (map[string][]porcupine.Operation, error) {
 			end = *one.Return
 		}
 		if kinds[one.Operation] == "" {
-			return nil, fmt.Errorf("line %d: the operation %q", number, one.Operation)
+			return nil, 0, fmt.Errorf("line %d: the operation %q", number, one.Operation)
 		}
 		if (one.Return == nil) != (one.Output == nil) || end < one.Call {
-			return nil, fmt.Errorf("line %d: the time of the answer", number)
+			return nil, 0, fmt.Errorf("line %d: the time of the answer", number)
 		}
 		if err := asked.validate(); err != nil {
-			return nil, fmt.Errorf("line %d: %w", number, err)
+			return nil, 0, fmt.Errorf("line %d: %w", number, err)
 		}
+		count++
 		histories[one.Key] = append(histories[one.Key], porcupine.Operation{
 			ClientId: one.Client, Input: asked, Call: one.Call, Output: asked.Output, Return: end,
 		})
@@ -133,12 +136,12 @@ func read(from io.Reader) (map[string][]porcupine.Operation, error) {
 		kind := kinds[history[0].Input.(*call).Operation]
 		for _, operation := range history {
 			if kinds[operation.Input.(*call).Operation] != kind {
-				return nil, fmt.Errorf("%s: operations of different kinds", key)
+				return nil, 0, fmt.Errorf("%s: operations of different kinds", key)
 			}
 		}
 		histories[key] = settled(history)
 	}
-	return histories, nil
+	return histories, count, nil
 }
 
 // Marks the attempts of an append that was sent several times. A refusal of it is the last word: what is not known of the
