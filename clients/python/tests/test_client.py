@@ -167,6 +167,18 @@ class SeveralServers(unittest.TestCase):
         self.assertIn("is its URL http:// and not https://?", said.output[0])
         self.assertNotIn("trying again", said.output[0])
 
+    def test_what_is_no_list_of_events_is_refused_with_its_place(self) -> None:
+        store = connect("http://127.0.0.1:9")
+        wrong: List[Any] = [{"type": "t", "data": 1}, EventData("t", 1), "t", None]
+        for events in wrong:
+            with self.assertRaisesRegex(TypeError, "events must be a list of EventData"):
+                store.append("s", events)
+            with self.assertRaisesRegex(TypeError, "events must be a list of EventData"):
+                store.append_to_streams([gesta.StreamAppend("s", events)])
+        several: List[Any] = [EventData("t", 1), {"type": "t", "data": 1}]
+        with self.assertRaisesRegex(TypeError, r"events\[1\] must be an EventData, and is of type dict"):
+            store.append("s", several)
+
     def test_a_server_cannot_ask_for_any_pause(self) -> None:
         server = Scripted(problem("overloaded", 503, "Retry-After: 86400"))
         with self.assertLogs("gesta") as said, self.assertRaises(gesta.Overloaded) as raised:

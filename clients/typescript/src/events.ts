@@ -34,6 +34,8 @@ export class EventData {
     options: EventOptions = {},
   ) {
     const { metadata, tags = [], id = randomUUID(), contentType } = checked("EventData", options, EVENT);
+    checkValue(`the data of ${type}`, data);
+    if (metadata != null) checkValue(`the metadata of ${type}`, metadata);
     this.metadata = metadata;
     this.tags = tags;
     this.id = id;
@@ -108,6 +110,13 @@ export function recordedEvent<Data>(document: EventDocument): RecordedEvent<Data
     data: value(data, data_base64, content_type === "application/json") as Data,
     metadata: value(metadata ?? null, metadata_base64, true),
   };
+}
+
+/** Refuses what JSON would leave out without a word: `undefined`, functions and symbols; and BigInts, which it has not. */
+function checkValue(what: string, given: unknown): void {
+  if (!["undefined", "function", "symbol", "bigint"].includes(typeof given)) return;
+  const cure = typeof given === "bigint" ? "; give it as a text" : "";
+  throw new TypeError(`${what} must be a value of JSON, or a Uint8Array, and is of type ${typeof given}${cure}`);
 }
 
 function payload(name: string, given: unknown): object {

@@ -74,8 +74,7 @@ export function reasonOf(error: unknown): string {
   const cause = causeOf(error);
   const [code, message] = [String(cause.code ?? ""), String(cause.message ?? cause)];
   if (isOfCertificate(code)) return `its certificate is not trusted: ${message} (caFile names the authority to trust)`;
-  if (code.startsWith("ERR_SSL") || isNoTls(error)) {
-    return `no TLS: ${message.trim()}; is its URL http:// and not https://?`;
-  }
+  // The message is a line of a library for each layer, and says less than the code.
+  if (code.startsWith("ERR_SSL") || isNoTls(error)) return `no TLS (${code}); is its URL http:// and not https://?`;
   return REASONS[code] ?? message;
 }

@@ -337,6 +337,9 @@ function flag(value: boolean): string | undefined {
 }
 
 function documents(events: readonly EventData[]): object[] {
+  if (!Array.isArray(events)) {
+    throw new TypeError("events must be a list of EventData, such as [new EventData(…)]: brackets are missing");
+  }
   return events.map((event, index) => {
     // Without its own id a retry would store an event twice, so a plain object is not taken for one.
     if (typeof event?.toDocument !== "function") throw new TypeError(`events[${index}] is no EventData`);

@@ -216,6 +216,9 @@ function parse(text: string, answer: Response, call: Call): unknown {
 /** A document as the body of a call. Numbers that JSON does not have are refused: they would be stored as `null`. */
 function jsonOf(document: unknown): string {
   return JSON.stringify(document, (name, value: unknown) => {
+    if (typeof value === "bigint") {
+      throw new TypeError(`${JSON.stringify(name)} is a BigInt, which JSON cannot say: give it as a text`);
+    }
     if (typeof value !== "number" || Number.isFinite(value)) return value;
     throw new TypeError(`${JSON.stringify(name)} is ${value}, which JSON cannot say`);
   });

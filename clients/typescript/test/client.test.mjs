@@ -145,8 +145,20 @@ test("a server without TLS is not waited for", async () => {
   const server = await scripted(answer(400, {}));
   const { store, said } = connect(server.url.replace("http:", "https:"));
   await assert.rejects(store.info(), gesta.NoTls);
-  assert.match(said[0], /no TLS.*; is its URL http:\/\/ and not https:\/\/\?/s);
+  assert.match(said[0], /no TLS \([A-Z_]+\); is its URL http:\/\/ and not https:\/\/\?$/);
   assert.doesNotMatch(said[0], /trying again/);
+});
+
+test("what is no list of events, or no JSON, is refused with its place", async () => {
+  const { store } = connect("http://127.0.0.1:9");
+  await assert.rejects(store.append("s", new EventData("t", 1)), /events must be a list of EventData.*brackets/);
+  await assert.rejects(store.append("s", undefined), /events must be a list/);
+  await assert.rejects(store.append("s", [{ type: "t", data: 1 }]), /events\[0\] is no EventData/);
+  for (const data of [undefined, () => 1, Symbol("s"), 1n]) {
+    assert.throws(() => new EventData("t", data), new RegExp(`the data of t must be .* of type ${typeof data}`));
+  }
+  assert.throws(() => new EventData("t", 1, { metadata: 1n }), /the metadata of t .* give it as a text/);
+  await assert.rejects(store.append("s", [new EventData("t", { total: 1n })]), /"total" is a BigInt/);
 });
 
 test("a server cannot ask for any pause", async () => {

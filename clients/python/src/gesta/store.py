@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
 
 from .errors import Problem
 from .events import EventData, RecordedEvent
@@ -58,7 +58,7 @@ class Store:
         >>> store.append("cart-1", [EventData("item-added", {"item": "pen"})], expected=0)     # doctest: +SKIP
         Appended(stream='cart-1', first_revision=1, last_revision=1, log=0, position=2, checkpoint='AQAC…')
         """
-        events = list(events)
+        events = _listed(events)
         body = {"expected": expected, "events": [event.to_document() for event in events]}
         return Appended.of(self._post(f"/streams/{segment(stream)}", body, _effect_of(events)))
 
@@ -71,7 +71,7 @@ class Store:
         ...     [StreamAppend("stock-{7}", [EventData("reserved", {})])], [Condition("order-{7}", 1)]
         ... )
         """
-        parts = [(part, list(part.events)) for part in appends]
+        parts = [(part, _listed(part.events)) for part in appends]
         events = [event for _, events in parts for event in events]
         body: Dict[str, Any] = {
             "appends": [
@@ -262,6 +262,26 @@ class Store:
     def _delete(self, stream: str, parameters: Mapping[str, Any]) -> Changed:
         call = Call("DELETE", f"/streams/{segment(stream)}", Effect.CHANGES, parameters)
         return Changed.of(self._transport.send(call).document)
+
+
+def _listed(events: Iterable[EventData]) -> List[EventData]:
+    """The events as a list. One event alone is refused, and what is no event: without its own id a retry would store
+    it twice.
+
+    >>> _listed(EventData("opened", {}))
+    Traceback (most recent call last):
+    TypeError: events must be a list of EventData, such as [EventData(…)], and is of type EventData
+    """
+    # What callers give need not be what they should give.
+    given: Any = events
+    if isinstance(given, (EventData, Mapping, str, bytes)) or not isinstance(given, Iterable):
+        kind = type(given).__name__
+        raise TypeError(f"events must be a list of EventData, such as [EventData(…)], and is of type {kind}")
+    listed = list(given)
+    for index, event in enumerate(listed):
+        if not isinstance(event, EventData):
+            raise TypeError(f"events[{index}] must be an EventData, and is of type {type(event).__name__}")
+    return listed
 
 
 def _effect_of(events: Iterable[EventData]) -> Effect:
