@@ -130,6 +130,50 @@ fn the_guide_works_on_a_served_store() {
     succeed(&["--store", &store, "verify"]);
 }
 
+/// Goal: a backup is no store until it was restored: not where it was made, and not where `cp` has put it.
+///
+/// What happened: it looked like a store that was closed in good order, and had its incarnation. So a consumer that had
+/// read more than the backup holds skipped what was stored next, without a word.
+#[test]
+fn a_backup_is_no_store_until_it_was_restored() {
+    let home = tempfile::tempdir().unwrap();
+    let (path, copy) = (home.path().join("gesta.db"), home.path().join("copy.db"));
+    let store = url_of(&path);
+    let server = Server::start(&store);
+    assert!(append(&server.url, "a"));
+    let through = home.path().join("through.db");
+    succeed(&["--store", &server.url, "backup", through.to_str().unwrap()]);
+    server.stop();
+    succeed(&["--store", &store, "backup", copy.to_str().unwrap()]);
+    assert!(append(&store, "a"));
+
+    let files: Vec<_> = names_in(home.path());
+    let files = files.iter().filter(|name| name.starts_with("gesta.db"));
+    files.for_each(|name| std::fs::remove_file(home.path().join(name)).unwrap());
+    std::fs::copy(&copy, &path).unwrap();
+    for backup in [&path, &copy, &through] {
+        let at = url_of(backup);
+        for command in [
+            &["serve", "--listen", "127.0.0.1:0"][..],
+            &["stream", "append", "a", "--type", "t", "--data", "1"],
+            &["all", "read"],
+            &["verify"],
+        ] {
+            let refused = run(&[command, &["--store", &at]].concat());
+            assert_eq!(code(&refused), 2, "{refused:?}");
+            let (told, cure) = (stderr(&refused), backup.display());
+            assert!(
+                told.contains(&format!("gesta restore {cure} --store")),
+                "{told}"
+            );
+        }
+        let new = url_of(&home.path().join("new").join(backup.file_name().unwrap()));
+        let text = succeed(&["restore", backup.to_str().unwrap(), "--store", &new]);
+        assert!(text.contains("restored 1 event"), "{text}");
+        assert!(append(&new, "a"));
+    }
+}
+
 /// Goal: a damaged backup is not put in place, and nothing is left of the try.
 #[test]
 fn a_damaged_backup_is_not_restored() {

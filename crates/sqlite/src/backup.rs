@@ -4,7 +4,7 @@
 //! opened with the store: so it copies the store that is open here, whatever its name leads to meanwhile. Appends go
 //! on; only the write-ahead log cannot be started again, so it grows by what is appended. The copy has another name
 //! until it is whole and synced, so a copy that was cut short never looks like a backup. A backup has the incarnation
-//! of the store; a restored store gets another (C9).
+//! of the store; a restored store gets another (C9). So that nobody opens a backup as the store, it has a mark.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -15,7 +15,7 @@ use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use uuid::Uuid;
 
-use crate::end_note;
+use crate::end_note::{self, Opening};
 use crate::error::Outcome;
 use crate::files::{self, FileId, failed_at, sync_directory_of, with_suffix};
 use crate::place::{self, Found, Place};
@@ -164,8 +164,9 @@ impl New {
         })?;
         target.close().map_err(|(_, error)| error)?;
         self.check_name()?;
-        // Nothing is missing from the copy, and nobody has it open.
-        place::clear_mark(&self.file).map_err(|error| failed_at(&self.path, error))?;
+        // Nothing is missing from the copy, but it has the incarnation of the store: only a restore makes one of it.
+        place::write_mark(&self.file, Opening::BACKUP)
+            .map_err(|error| failed_at(&self.path, error))?;
         Ok(())
     }
 
@@ -310,8 +311,10 @@ impl Restoring {
             );
             return Err(Error::invalid("backup", rule));
         }
-        let is_marked = place::read_mark(&source).map_err(|error| failed_at(from, error))? != 0;
-        if is_marked && made_by == MadeBy::Gesta {
+        let mark = place::read_mark(&source).map_err(|error| failed_at(from, error))?;
+        // Backups had no mark once.
+        let is_backup = matches!(mark, Opening::NONE | Opening::BACKUP);
+        if !is_backup && made_by == MadeBy::Gesta {
             let rule = format!(
                 "must be a file made by `gesta backup`; {} was copied from a store in use, or from one that was not closed. If it \
                  was copied by cp, rsync or the like, the newest events are missing in it: copy the store by `gesta backup`, \
@@ -337,8 +340,8 @@ impl Restoring {
             .open(&restoring.unfinished)
             .and_then(|mut target| {
                 let end = copy_file(&mut source, &mut target, stopped)?;
-                if is_marked {
-                    place::clear_mark(&target)?;
+                if mark != Opening::NONE {
+                    place::write_mark(&target, Opening::NONE)?;
                 }
                 Ok(end)
             })

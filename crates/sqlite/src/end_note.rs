@@ -13,7 +13,9 @@
 //! closed in good order. While the store is open, the database file holds the same number (the `user_version` of its
 //! header), which is taken out when it is closed. So a file that was not closed says that it needs a write-ahead log,
 //! and the note beside it says that this is the one. A file that was moved, linked, mounted or copied alone is refused.
-//! Order: the number is in the note, synced, before it is in the file, and in the file before anything is appended.
+//! A backup has a number of its own, `Opening::BACKUP`, for which there is no note: it is no store until it was
+//! restored. Order: the number is in the note, synced, before it is in the file, and in the file before anything is
+//! appended.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -43,6 +45,8 @@ pub(crate) struct Opening(pub(crate) i32);
 
 impl Opening {
     pub(crate) const NONE: Self = Self(0);
+    /// The mark of a backup. No opening has it, since those are odd.
+    pub(crate) const BACKUP: Self = Self(0x4241_434b);
 
     pub(crate) fn random() -> Self {
         let (_, low) = Uuid::new_v4().as_u64_pair();
@@ -177,6 +181,43 @@ pub(crate) fn check_end(
         noted.position,
         with_suffix(path, "-wal").display()
     ))))
+}
+
+/// Refuses a backup: with the incarnation of its store it would go on as that one, and readers of events after the
+/// backup would not notice that their positions are used again.
+///
+/// # Errors
+/// `InvalidArgument`, with what to do.
+pub(crate) fn check_no_backup(path: &Path, opening: Opening) -> Result<()> {
+    if opening != Opening::BACKUP {
+        return Ok(());
+    }
+    let path = path.display();
+    let rule = format!(
+        "must be a store, and {path} is a backup, made by `gesta backup`: `gesta restore {path} --store sqlite:NEW` checks it \
+         and makes a store of it at NEW, where nothing may be yet. Was it put in the place of a store by cp or the like? \
+         Move it to another name and restore it from there, once {path}-wal, {path}-shm and {path}-end are moved away too. \
+         Nothing was changed"
+    );
+    Err(Error::invalid("store", rule))
+}
+
+/// Refuses a backup beside which a write-ahead log lies. SQLite would take it for that of the backup.
+///
+/// # Errors
+/// `InvalidArgument`, with what to do.
+pub(crate) fn check_alone(path: &Path, opening: Opening) -> Result<()> {
+    let wal = with_suffix(path, "-wal");
+    let is_alone = !fs::metadata(&wal).is_ok_and(|found| found.len() > 0);
+    if opening != Opening::BACKUP || is_alone {
+        return Ok(());
+    }
+    let rule = format!(
+        "must be a file alone if it is a backup, and beside {} lies {}, which belongs to another store: move it away",
+        path.display(),
+        wal.display()
+    );
+    Err(Error::invalid("store", rule))
 }
 
 /// Refuses a database file that was not closed in good order and beside which the note of that opening is not. It is

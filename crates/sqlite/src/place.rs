@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use gesta_core::{Error, ErrorKind, Result, uptime};
 
+use crate::end_note::Opening;
 use crate::files::{self, FileId, cannot_open, with_suffix};
 use crate::tries::{Disk, Tries};
 
@@ -102,18 +103,12 @@ impl Place {
     ///
     /// # Errors
     /// `Unavailable` if the file cannot be read.
-    pub(crate) fn mark(&self) -> Result<i32> {
+    pub(crate) fn mark(&self) -> Result<Opening> {
         let file = self.lock_file();
         let Some(file) = file.as_ref() else {
-            return Ok(0);
+            return Ok(Opening::NONE);
         };
-        let mut bytes = [0; 4];
-        match files::read_at(file, &mut bytes, MARK_AT) {
-            Ok(()) => Ok(i32::from_be_bytes(bytes)),
-            // A new file.
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
-            Err(error) => Err(cannot_open(&self.path, error)),
-        }
+        read_mark(file).map_err(|error| cannot_open(&self.path, error))
     }
 
     /// Looks where the names of the store lead, and whether it can be written.
@@ -424,23 +419,24 @@ fn present_name(_: &File) -> Option<PathBuf> {
     None
 }
 
-/// Takes the mark of an opening out of a copy, which nobody has open. It leaves the handle at the place where it was.
+/// Sets the mark of an opening in a copy, which nobody has open. It leaves the handle at the place where it was.
 ///
 /// # Errors
 /// Those of the file system.
-pub(crate) fn clear_mark(copy: &File) -> std::io::Result<()> {
-    files::write_at(copy, &[0; 4], MARK_AT)
+pub(crate) fn write_mark(copy: &File, opening: Opening) -> std::io::Result<()> {
+    files::write_at(copy, &opening.0.to_be_bytes(), MARK_AT)
 }
 
-/// Reads the mark of an opening from a file that is no open store.
+/// Reads the mark of an opening from a file.
 ///
 /// # Errors
 /// Those of the file system.
-pub(crate) fn read_mark(file: &File) -> std::io::Result<i32> {
+pub(crate) fn read_mark(file: &File) -> std::io::Result<Opening> {
     let mut bytes = [0; 4];
     match files::read_at(file, &mut bytes, MARK_AT) {
-        Ok(()) => Ok(i32::from_be_bytes(bytes)),
-        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
+        Ok(()) => Ok(Opening(i32::from_be_bytes(bytes))),
+        // A new file.
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(Opening::NONE),
         Err(error) => Err(error),
     }
 }

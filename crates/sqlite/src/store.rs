@@ -160,25 +160,29 @@ impl SqliteBackend {
     }
 
     /// Brings a store to the schema version of this program. It creates the store if the configuration says so. The
-    /// store must not be open.
+    /// store must not be open. A backup stays a backup.
     ///
     /// # Errors
     /// Those of [`SqliteBackend::open`], but an older store is no error.
     pub fn migrate(config: &SqliteConfig) -> Result<Migrated> {
         connection::check_library()?;
-        let opened = Opened::new(config)?;
+        let opened = Opened::or_backup(config)?;
         opened.check_end()?;
         if config.missing == Missing::Refuse {
             schema::require(&opened.conn, &opened.location)?;
         }
-        opened.begin()?;
+        let opening = opened.begin()?;
         let migrated = schema::migrate(&opened.conn)?;
-        opened.close();
+        opened.close_as(match opening {
+            Opening::BACKUP => Opening::BACKUP,
+            _ => Opening::NONE,
+        });
         Ok(migrated)
     }
 
     /// Begins a new life of a store, as must follow every restore of a backup. From then on checkpoints that were made
-    /// before are refused, and events that are known to be missing are no longer missed. The store must not be open.
+    /// before are refused, and events that are known to be missing are no longer missed. The store must not be open. A
+    /// backup becomes a store where it is.
     ///
     /// # Errors
     /// Those of [`SqliteBackend::open`]. A store that does not exist is not created.
@@ -338,12 +342,25 @@ impl Opened {
     /// Opens a store of which nothing is missing, as far as the note of its opening tells.
     fn new(config: &SqliteConfig) -> Result<Self> {
         Self::open(config, |place| {
-            end_note::check_opening(place.path(), Opening(place.mark()?))
+            let opening = place.mark()?;
+            end_note::check_no_backup(place.path(), opening)?;
+            end_note::check_opening(place.path(), opening)
         })
     }
 
+    /// Opens a store as [`Opened::new`] does, or a backup.
+    fn or_backup(config: &SqliteConfig) -> Result<Self> {
+        Self::open(config, |place| match place.mark()? {
+            Opening::BACKUP => end_note::check_alone(place.path(), Opening::BACKUP),
+            opening => end_note::check_opening(place.path(), opening),
+        })
+    }
+
+    /// Opens a store, or a backup, whatever was noted of its opening.
     fn unchecked(config: &SqliteConfig) -> Result<Self> {
-        Self::open(config, |_| Ok(()))
+        Self::open(config, |place| {
+            end_note::check_alone(place.path(), place.mark()?)
+        })
     }
 
     /// Opens a store. `check` runs before SQLite opens anything, because SQLite would change the files.
@@ -384,7 +401,7 @@ impl Opened {
         let (Some((place, _)), Some(marks)) = (&self.held, schema::read_marks(&self.conn)?) else {
             return Ok(Opening::NONE);
         };
-        let mut opening = Opening(place.mark()?);
+        let mut opening = place.mark()?;
         if opening == Opening::NONE {
             opening = Opening::random();
             end_note::note_opening(place.path(), marks.incarnation, opening)?;
@@ -392,10 +409,10 @@ impl Opened {
         if schema::read_mark(&self.conn)? != opening {
             schema::set_mark(&self.conn, opening)?;
         }
-        if place.mark()? != opening.0 {
+        if place.mark()? != opening {
             self.truncate_wal()?;
         }
-        if place.mark()? != opening.0 {
+        if place.mark()? != opening {
             tracing::warn!(
                 file = %place.path().display(),
                 "another program reads the store, so its file does not say yet that it is open"
@@ -433,8 +450,13 @@ impl Opened {
     }
 
     fn close(self) {
+        self.close_as(Opening::NONE);
+    }
+
+    /// Closes the store, which is a closed one or a backup from then on.
+    fn close_as(self, mark: Opening) {
         let place = self.held.as_ref().map(|(place, _)| &**place);
-        write_thread::close(self.conn, place, true);
+        write_thread::close(self.conn, place, Some(mark));
     }
 }
 

@@ -187,8 +187,8 @@ fn work(mut state: WriteState, jobs: &Receiver<Job>) {
     // The helper's connection first: the last one to close copies the WAL into the file and removes it.
     drop(state.wal.take());
     state.look();
-    let is_in_order = state.check_writable().is_ok();
-    close(state.reader.conn, state.place.as_deref(), is_in_order);
+    let in_order = state.check_writable().is_ok().then_some(Opening::NONE);
+    close(state.reader.conn, state.place.as_deref(), in_order);
 }
 
 /// Waits for the next job. Whenever there was none yet, looks at the files of the store; `None` once there will be
@@ -213,16 +213,16 @@ fn next(state: &mut WriteState, jobs: &Receiver<Job>) -> Option<Job> {
     }
 }
 
-/// Closes the last connection of a store, and takes the mark of its opening out of the file if all is in order.
-pub(crate) fn close(conn: Connection, place: Option<&Place>, is_in_order: bool) {
-    let closed = match place {
-        None => Ok(()),
-        Some(_) if is_in_order => schema::set_mark(&conn, Opening::NONE),
+/// Closes the last connection of a store, and gives it the mark that a closed store has, if all is in order.
+pub(crate) fn close(conn: Connection, place: Option<&Place>, in_order: Option<Opening>) {
+    let closed = match (place, in_order) {
+        (None, _) => Ok(()),
+        (Some(_), Some(mark)) => schema::set_mark(&conn, mark),
         // SQLite removes the write-ahead log by its name, where that of another store may be now.
-        Some(place) if place.look_at_names() != Found::InPlace => conn
+        (Some(place), None) if place.look_at_names() != Found::InPlace => conn
             .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
             .map(drop),
-        Some(_) => Ok(()),
+        (Some(_), None) => Ok(()),
     };
     if let Err(error) = closed.and_then(|()| conn.close().map_err(|(_, error)| error)) {
         tracing::warn!(%error, "closing the database");

@@ -153,14 +153,52 @@ async fn a_backup_is_a_whole_store_and_never_overwrites() {
         .collect();
     assert!(left.is_empty(), "{left:?}");
 
-    let restored = open(&copy);
-    assert_eq!(
-        restored.history().incarnation,
-        backend.history().incarnation
-    );
-    assert_eq!(read_all(&restored).await.len(), 1_000);
-    assert!(verify(&restored).await.is_healthy());
-    restored.close().await;
+    let bytes = std::fs::read(&copy).expect("reads");
+    let config = SqliteConfig::file(&copy);
+    // Somebody puts it in the place of a store by `cp`, and leaves what lies beside that.
+    let wal = home.path().join("copy.db-wal");
+    std::fs::write(&wal, "another's").expect("writes");
+    for refused in [
+        SqliteBackend::open(config.clone()).map(drop),
+        SqliteBackend::compact(&config).map(drop),
+        SqliteBackend::migrate(&config).map(drop),
+        SqliteBackend::new_incarnation(&config).map(drop),
+    ] {
+        refused.expect_err("beside another log");
+    }
+    std::fs::remove_file(&wal).expect("removes");
+    for refused in [
+        SqliteBackend::open(config.clone()).map(drop),
+        SqliteBackend::compact(&config).map(drop),
+    ] {
+        let text = refused.expect_err("no store").to_string();
+        assert!(
+            text.contains("is a backup") && text.contains("gesta restore"),
+            "{text}"
+        );
+    }
+    // A backup of an earlier version is migrated before it is restored.
+    SqliteBackend::migrate(&config).expect("nothing to do");
+    assert!(std::fs::read(&copy).expect("reads")[60..64] == bytes[60..64]);
+    assert!(SqliteBackend::open(config.clone()).is_err(), "still one");
+    std::fs::write(&copy, &bytes).expect("writes");
+
+    let mut unmarked = bytes.clone();
+    unmarked[60..64].fill(0);
+    for (bytes, name) in [(&bytes, "new.db"), (&unmarked, "of-before.db")] {
+        let (from, to) = (home.path().join("from.db"), home.path().join(name));
+        std::fs::write(&from, bytes).expect("writes");
+        let restoring = gesta_sqlite::Restoring::begin(&from, &to, &|| false).expect("copies");
+        restoring.finish().expect("gets its name");
+        let restored = open(&to);
+        assert_eq!(
+            restored.history().incarnation,
+            backend.history().incarnation
+        );
+        assert_eq!(read_all(&restored).await.len(), 1_000);
+        assert!(verify(&restored).await.is_healthy());
+        restored.close().await;
+    }
     let new = SqliteBackend::new_incarnation(&SqliteConfig::file(&copy)).expect("changes");
     let restored = open(&copy);
     assert_eq!(restored.history().incarnation, new);
@@ -178,7 +216,9 @@ async fn a_store_in_memory_can_be_kept_by_a_backup() {
         .backup(home.path().join("copy.db"))
         .await
         .expect("copies");
-    let restored = open(&home.path().join("copy.db"));
+    let copy = home.path().join("copy.db");
+    SqliteBackend::new_incarnation(&SqliteConfig::file(&copy)).expect("becomes a store");
+    let restored = open(&copy);
     assert_eq!(read_all(&restored).await.len(), 100);
     restored.close().await;
 }
