@@ -32,6 +32,8 @@ pub(crate) use self::progress::{ProgressLine, copied, humane, rate};
 pub(crate) struct Output<W: Write = BufWriter<Stdout>> {
     format: OutputFormat,
     is_terminal: bool,
+    /// What the command has done, if it said so: what is told if the answer cannot be written.
+    done: Option<String>,
     to: W,
 }
 
@@ -41,12 +43,19 @@ impl Output {
         Self {
             format,
             is_terminal: io::stdout().is_terminal(),
+            done: None,
             to: BufWriter::with_capacity(64 * 1024, io::stdout()),
         }
     }
 }
 
 impl<W: Write> Output<W> {
+    /// Notes what the command has done, before its answer is written. If the answer cannot be written, this is told
+    /// instead, so that nobody takes the command for one that did nothing, and gives it again.
+    pub(crate) fn has_done(&mut self, done: impl Into<String>) {
+        self.done = Some(done.into());
+    }
+
     /// Tells whether data are written for people, and not as JSON.
     fn is_for_people(&self) -> bool {
         self.format == OutputFormat::Pretty
@@ -58,25 +67,48 @@ impl<W: Write> Output<W> {
         record: &T,
         pretty: impl FnOnce(&T) -> String,
     ) -> Outcome {
+        let written = self.try_record(record, pretty);
+        self.told(written)
+    }
+
+    fn try_record<T: Serialize>(
+        &mut self,
+        record: &T,
+        pretty: impl FnOnce(&T) -> String,
+    ) -> io::Result<()> {
         match self.format {
             OutputFormat::Json if self.is_terminal => {
-                let text = serde_json::to_string(record).map_err(io::Error::from)?;
+                let text = serde_json::to_string(record)?;
                 self.to.write_all(escaped(&text).as_bytes())?;
-                self.to.write_all(b"\n")?;
+                self.to.write_all(b"\n")
             }
             OutputFormat::Json => {
-                serde_json::to_writer(&mut self.to, record).map_err(io::Error::from)?;
-                self.to.write_all(b"\n")?;
+                serde_json::to_writer(&mut self.to, record)?;
+                self.to.write_all(b"\n")
             }
             OutputFormat::Pretty => {
                 let text = pretty(record);
                 self.to.write_all(printable(&text).as_bytes())?;
-                if !text.ends_with('\n') {
-                    self.to.write_all(b"\n")?;
+                match text.ends_with('\n') {
+                    true => Ok(()),
+                    false => self.to.write_all(b"\n"),
                 }
             }
         }
-        Ok(())
+    }
+
+    /// Makes the outcome of what was written: who reads it sees the cause, and what is done nevertheless.
+    fn told(&self, written: io::Result<()>) -> Outcome {
+        written.map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
+            _ => {
+                let done = self.done.as_deref();
+                let done = done.unwrap_or("what the command has done so far stays done");
+                Failure::other(format!(
+                    "standard output cannot be written: {error}; {done}"
+                ))
+            }
+        })
     }
 
     /// Writes an event. `checkpoint` is the place after it, from which reading can go on.
@@ -92,15 +124,17 @@ impl<W: Write> Output<W> {
 
     /// Writes a line for people, such as the heading of a table. With JSON it writes nothing.
     pub(crate) fn heading(&mut self, line: &str) -> Outcome {
-        if self.is_for_people() {
-            writeln!(self.to, "{}", printable(line))?;
+        if !self.is_for_people() {
+            return Ok(());
         }
-        Ok(())
+        let written = writeln!(self.to, "{}", printable(line));
+        self.told(written)
     }
 
     /// Writes a text of Gesta itself as it is, in either form.
     pub(crate) fn text(&mut self, text: &str) -> Outcome {
-        Ok(self.to.write_all(text.as_bytes())?)
+        let written = self.to.write_all(text.as_bytes());
+        self.told(written)
     }
 
     /// Writes a JSON text as it is, in either form; on a terminal with escapes for what does not show.
@@ -113,7 +147,8 @@ impl<W: Write> Output<W> {
 
     /// Hands everything that is buffered to the reader.
     pub(crate) fn flush(&mut self) -> Outcome {
-        Ok(self.to.flush()?)
+        let written = self.to.flush();
+        self.told(written)
     }
 }
 
@@ -323,6 +358,7 @@ mod tests {
         Output {
             format,
             is_terminal,
+            done: None,
             to: Vec::new(),
         }
     }

@@ -48,6 +48,54 @@ fn help_pages_are_about_their_command() {
     }
 }
 
+/// Goal: who cannot be shown the answer is told what is done all the same, and does not do it twice.
+///
+/// What happened: the error was "No space left on device" alone. So an append was repeated and its event stored twice,
+/// and a token was made whose secret nobody had seen.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_answer_that_cannot_be_written_says_what_is_done() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let unwritten = |arguments: &[&str], input: &[u8]| {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let mut command = gesta(&[arguments, &["--store", &store]].concat());
+        let command = command
+            .env("GESTA_NEW_PASSWORD", "correct horse battery")
+            .stdin(std::process::Stdio::piped())
+            .stdout(full.unwrap())
+            .stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(code(&ended), 1, "{ended:?}");
+        let told = stderr(&ended);
+        let begins = "error: standard output cannot be written: No space left on device";
+        assert!(told.starts_with(begins), "{told}");
+        told
+    };
+    let one = ["stream", "append", "a", "--type", "t", "--data", "1"];
+    let told = unwritten(&one, b"");
+    assert!(told.contains("the event is stored"), "{told}");
+    let lines = "{\"type\":\"t\",\"data\":1}\n".repeat(5);
+    let batches = ["stream", "append", "b", "--batch", "2"];
+    let told = unwritten(&batches, lines.as_bytes());
+    assert!(told.contains("2 events are stored, up to line 2"), "{told}");
+    for (stream, events) in [("a", 1), ("b", 2)] {
+        let read = ["stream", "read", stream, "--output", "json"];
+        let read = succeed(&[&read[..], &["--store", &store]].concat());
+        assert_eq!(read.lines().count(), events, "{read}");
+    }
+    let told = unwritten(&["user", "add", "root", "--admin"], b"");
+    assert!(told.contains("stays done"), "{told}");
+    let create = ["token", "create", "root", "--scope", "read"];
+    let told = unwritten(&create, b"");
+    let (_, id) = told.split_once("gesta token revoke ").expect(&told);
+    let (id, _) = id.split_once('`').expect(&told);
+    succeed(&["token", "revoke", id, "--store", &store]);
+    unwritten(&["stream", "read", "a"], b"");
+}
+
 /// Goal: a probe needs no other program, and tells a server that is away from one that answers.
 #[test]
 fn the_health_of_a_server_is_asked() {

@@ -66,7 +66,8 @@ async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) 
         let mut expected = args.expected;
         if let Some(event) = single {
             progress.set("whether the event was stored is not known".into());
-            return send(&*store, &args, expected, vec![event], output)
+            let told = "the event is stored: do not append it again";
+            return send(&*store, &args, expected, vec![event], told, output)
                 .await
                 .map(|_| ());
         }
@@ -92,12 +93,16 @@ async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) 
             if events.len() >= batch {
                 stored += events.len();
                 let events = std::mem::take(&mut events);
-                expected = send(&*store, &args, expected, events, output).await?;
+                let told = format!(
+                    "{stored} events are stored, up to line {number}: do not append them again"
+                );
+                expected = send(&*store, &args, expected, events, &told, output).await?;
                 progress.set(format!("{stored} events were stored, up to line {number}"));
             }
         }
         if !events.is_empty() {
-            send(&*store, &args, expected, events, output).await?;
+            let told = "all events are stored: do not append them again";
+            send(&*store, &args, expected, events, told, output).await?;
         } else if stored == 0 {
             return Err(Failure::usage("standard input is empty: nothing to append (one event from arguments: --type and --data)"));
         }
@@ -106,12 +111,14 @@ async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) 
     .await
 }
 
-/// Appends events and shows the answer. Returns what to expect of the stream for the next batch.
+/// Appends events and shows the answer, or says what is stored (`told`) if it cannot be shown. Returns what to expect
+/// of the stream for the next batch.
 async fn send(
     store: &dyn EventStore,
     args: &args::StreamAppend,
     expected: ExpectedRevision,
     events: Vec<EventData>,
+    told: &str,
     output: &mut Output,
 ) -> Outcome<ExpectedRevision> {
     // A server asks the same; on the store itself nobody else does.
@@ -122,6 +129,7 @@ async fn send(
     }
     let request = Append::to(args.stream.clone(), expected, events);
     let answer = append_surely(store, &request).await?;
+    output.has_done(told);
     for stream in &answer.streams {
         let record = json!({
             "stream": stream.stream.as_str(),

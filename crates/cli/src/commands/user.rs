@@ -186,6 +186,11 @@ pub(super) async fn token(
             let token = new_token(create)?;
             on_accounts(global, Missing::Refuse, async |accounts| {
                 let text = accounts.create_token(token).await?;
+                // The text is `gesta_`, the id, `_` and the secret.
+                let id = text.split('_').nth(1).unwrap_or_default();
+                output.has_done(format!(
+                    "the token was made, and nobody has seen it: revoke it with `gesta token revoke {id}`, and make another one"
+                ));
                 output.record(&json!({"token": text}), |_| text.clone())
             })
             .await
