@@ -304,6 +304,7 @@ async fn until_shown<T: Target>(
 ) -> Outcome {
     let mut progress = running.progress(id)?;
     let mut most = 0;
+    let mut is_told = false;
     loop {
         let control = running.control();
         refuse_retired(&control, id).await?;
@@ -319,6 +320,11 @@ async fn until_shown<T: Target>(
             ));
         }
         most = missing.max(most);
+        if version.state != State::Running && !is_told {
+            // A line that is written over is cut to one, and without a terminal there is none.
+            say!("index {}", not_running(&version));
+            is_told = true;
+        }
         line.tell(|_| match version.state {
             State::Running => format!("index {id}: {}", behind(&version, missing, most)),
             _ => format!("index {}", not_running(&version)),
@@ -327,17 +333,18 @@ async fn until_shown<T: Target>(
     }
 }
 
-/// Says how far a version is from the place that is waited for, of which it was `most` positions away.
+/// Says how far a version is from the place that is waited for, of which it was `most` positions away. What it waits
+/// for comes first, since the end of a long line is not seen.
 pub(super) fn behind(version: &Stored, missing: u64, most: u64) -> String {
     let done = most.saturating_sub(missing);
     let percent = done as f64 / most.max(1) as f64 * 100.0;
     format!(
-        "{done} of {most} positions ({percent:.0} %), {} events applied{}",
-        version.events,
+        "{}{done} of {most} positions ({percent:.0} %), {} events applied",
         match version.owned {
             true => "",
-            false => ", but no process runs it",
-        }
+            false => "no process runs it; ",
+        },
+        version.events
     )
 }
 

@@ -348,7 +348,7 @@ async fn ask_owner<T: Target>(
         State::Stopped if *order == Order::Reset => {}
         State::Paused | State::Stopped => say!("{}", not_running(&stored)),
         State::Running if stored.owned => {}
-        State::Running => say!("{}", deserted(&stored)),
+        State::Running => say!("{}; what is ordered waits until then", deserted(&stored)),
     }
     let line = ProgressLine::begin(
         output,
@@ -378,7 +378,7 @@ fn deserted(version: &Stored) -> String {
         ),
         None => "the program that keeps it".to_owned(),
     };
-    format!("no process runs {id}: start {start}; what is ordered waits until then")
+    format!("no process runs {id}: start {start}")
 }
 
 /// Waits until a version shows everything up to a place.
@@ -437,6 +437,7 @@ async fn until_covered<T: Target>(
 ) -> Outcome<Waited> {
     let begun = Instant::now();
     let mut most = 0;
+    let mut is_told = false;
     loop {
         let stored = control.version(id).await?;
         let missing = control.missing(&**store, &stored, wanted).await?;
@@ -447,9 +448,18 @@ async fn until_covered<T: Target>(
                 time: begun.elapsed(),
             });
         }
+        let is_deserted = stored.state == State::Running && !stored.owned;
+        if is_deserted && stored.life != Life::Retired && !is_told {
+            // A line that is written over is cut to one, and without a terminal there is none.
+            say!("{}; this waits until then", deserted(&stored));
+            is_told = true;
+        }
         line.tell(|_| {
             let behind = behind(&stored, missing, most);
-            format!("waiting until {id} shows {what}: {behind}")
+            match is_deserted {
+                true => format!("{id}: {behind}; waiting until it shows {what}"),
+                false => format!("waiting until {id} shows {what}: {behind}"),
+            }
         });
         let why = match stored.state {
             _ if stored.life == Life::Retired => {
@@ -461,11 +471,17 @@ async fn until_covered<T: Target>(
                 sleep(LOOK_EVERY).await;
                 continue;
             }
-            State::Running => format!(
-                "{id} does not show {what} after {}: {}; give it more by --timeout",
-                humane(timeout),
-                behind(&stored, missing, most)
-            ),
+            State::Running => {
+                let cure = match stored.owned {
+                    true => "give it more by --timeout".to_owned(),
+                    false => deserted(&stored),
+                };
+                format!(
+                    "{id} does not show {what} after {}: {}; {cure}",
+                    humane(timeout),
+                    behind(&stored, missing, most)
+                )
+            }
             _ => not_running(&stored),
         };
         return Err(Failure::Message(Code::Unavailable, why));

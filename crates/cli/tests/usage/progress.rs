@@ -304,6 +304,26 @@ fn waiting_for_an_index_is_stopped() {
             "{text}"
         );
     }
+    // What happened: without a terminal nothing was said, and on one the cause was cut off.
+    let deserted = "no process runs i v1: start `gesta index run i --version 1`, with its paths";
+    let wait = ["projection", "wait", "i", "--timeout", "1ms"];
+    let late = run(&[&wait[..], &places].concat());
+    assert_eq!(code(&late), 5, "{late:?}");
+    let told = stderr(&late);
+    assert!(
+        told.starts_with(&format!("{deserted}; this waits")),
+        "{told}"
+    );
+    let (_, error) = told.split_once("error: ").expect(&told);
+    assert!(
+        error.contains(deserted) && !error.contains("--timeout"),
+        "{told}"
+    );
+    if is_installed("python3") {
+        let wait = ["projection", "wait", "i", "--timeout", "1s"];
+        let told = stderr(&on_terminal(TERMINAL, &[&wait[..], &places].concat()));
+        assert!(told.contains("i v1: no process runs it; 0 of "), "{told:?}");
+    }
     // One that was paused is not waited for.
     succeed(&["projection", "pause", "i", "--target", &target]);
     for waiting in [&["projection", "wait", "i"][..], &index] {
