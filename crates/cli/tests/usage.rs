@@ -877,3 +877,42 @@ fn timers_are_listed_and_cancelled() {
     assert_eq!(code(&wrong), 2);
     assert!(stderr(&wrong).contains("lower-case"), "{wrong:?}");
 }
+
+/// What happened: of a number that is missing in a file of lines it was said that the source had deleted it.
+#[test]
+fn numbers_that_are_missing_in_lines_are_told_as_they_are() {
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let import = |numbers: &[u64], more: &[&str]| {
+        let of =
+            |n: &u64| format!("{{\"stream\":\"a\",\"sequence\":{n},\"type\":\"t\",\"data\":1}}\n");
+        let text: String = numbers.iter().map(of).collect();
+        let command = ["import", "-", "--kind", "lines", "--store", &store];
+        run_with_input(&[&command[..], more].concat(), &text)
+    };
+    let told = import(&[1, 3], &[]);
+    let truth =
+        "1 numbers are missing within streams: what comes later of these numbers is refused";
+    assert!(stdout(&told).contains(truth), "{told:?}");
+    assert!(!stdout(&told).contains("deleted"), "{told:?}");
+    let refused = import(&[9], &[]);
+    assert_eq!(code(&refused), 1, "{refused:?}");
+    assert!(
+        stderr(&refused).contains("numbers 4 to 8 are not stored"),
+        "{refused:?}"
+    );
+    let allowed = import(&[9], &["--allow-gaps"]);
+    assert!(
+        stdout(&allowed).contains("5 numbers are missing"),
+        "{allowed:?}"
+    );
+    let other = [
+        "import",
+        "postgres://h/d",
+        "--kind",
+        "marten",
+        "--allow-gaps",
+    ];
+    let other = run(&[&other[..], &["--store", &store]].concat());
+    assert_eq!(code(&other), 2, "{other:?}");
+}

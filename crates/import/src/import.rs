@@ -79,6 +79,21 @@ pub struct Import {
     report: Report,
 }
 
+/// Makes the error for lines that begin behind what is stored of their stream, before which `next` is missing.
+fn gap_behind_stored(event: &SourceEvent, next: u64) -> Error {
+    let last = event.sequence.saturating_sub(1);
+    let missing = match last == next {
+        true => format!("number {next} is"),
+        false => format!("numbers {next} to {last} are"),
+    };
+    let text = format!(
+        "event {} cannot be imported: {missing} not stored, and would be refused once it is: give the file with what is \
+         missing first, or --allow-gaps if that is gone, or was left out",
+        event.named()
+    );
+    ErrorKind::Unsupported(text).into()
+}
+
 impl std::fmt::Debug for Import {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Import")
@@ -455,6 +470,7 @@ impl Import {
             }
             return self.cannot(&event, &why);
         }
+        let was_met = self.target.meet(&event.key);
         let Some(known) = self.target.known(&event.key) else {
             // A key is not prepared if no name can be made of it, or if its stream was deleted just now.
             let stream = match self.name(&event) {
@@ -509,6 +525,10 @@ impl Import {
         }
         if event.sequence > next {
             let is_first = known.seen.is_none();
+            if self.options.kind == Kind::Lines && !self.options.allow_gaps && !was_met && !is_first
+            {
+                return Err(gap_behind_stored(&event, next));
+            }
             let may_be_truncated = self.options.kind == Kind::KurrentDb;
             if is_first && may_be_truncated && !self.target.only_counts() {
                 self.store(std::mem::take(chosen)).await?;

@@ -23,6 +23,8 @@ pub(crate) struct Known {
     pub(crate) compared: Option<(u64, Revision)>,
     /// The last number that was met, also of events that were left out.
     pub(crate) seen: Option<u64>,
+    /// Whether this run has met an event of the stream.
+    pub(crate) met: bool,
     /// The tenant of the stream in the source; the outer `None` if that is not known yet.
     pub(crate) tenant: Option<Option<String>>,
     /// Whether the stream is closed by a tombstone.
@@ -43,6 +45,7 @@ impl Known {
             base: None,
             compared: None,
             seen: None,
+            met: false,
             tenant: None,
             closed: false,
             erased: false,

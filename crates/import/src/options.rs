@@ -98,6 +98,8 @@ pub struct Options {
     pub deleted: Deleted,
     /// What becomes of events that cannot be events of this store.
     pub unmappable: Unmappable,
+    /// Whether a file of lines may begin behind what is stored of a stream, so that numbers are missing between.
+    pub allow_gaps: bool,
     /// A command that turns each event; see `transform`.
     pub transform: Option<String>,
     /// Whether events are still written to the source, so that its end is not the end.
@@ -150,6 +152,7 @@ impl Options {
             types: TypeRule::default(),
             deleted: Deleted::default(),
             unmappable: Unmappable::default(),
+            allow_gaps: false,
             transform: None,
             follow: false,
             in_flight: 64,

@@ -38,9 +38,10 @@ pub struct Report {
     pub unmappable: u64,
     /// The first of them.
     pub unmappable_samples: Vec<Sample>,
-    /// Numbers that are missing within streams or before their first event: the source has deleted these events.
+    /// Numbers that are missing within streams or before their first event: the source has deleted these events. Of
+    /// lines nobody knows that; what comes later of these numbers is refused.
     pub missing_numbers: u64,
-    /// Streams of which the source has no first event any more.
+    /// Streams of which the source has no first event (any more).
     pub streams_without_beginning: u64,
     /// Events that the source committed after later ones had been read. They stand in their order in their streams.
     pub late: u64,

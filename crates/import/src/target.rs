@@ -243,6 +243,12 @@ impl Target {
         Ok(())
     }
 
+    /// Notes that this run has met an event of a stream. Returns whether it had met one before.
+    pub(crate) fn meet(&mut self, key: &str) -> bool {
+        let known = self.known.get_mut(key);
+        known.is_none_or(|known| std::mem::replace(&mut known.met, true))
+    }
+
     /// Notes that an event was met, whether it is stored or not.
     pub(crate) fn see(&mut self, key: &str, sequence: u64) {
         if let Some(known) = self.known.get_mut(key) {
@@ -264,9 +270,10 @@ impl Target {
     pub(crate) async fn read_anew(&mut self, key: &Arc<str>, stream: &StreamId) -> Result<&Known> {
         self.drain().await?;
         let found = known::read(&*self.store()?, stream, key).await?;
-        let seen = self.known.get(key).and_then(|known| known.seen);
-        let seen = seen.max(found.seen);
-        let found = Known { seen, ..found };
+        let before = self.known.get(key);
+        let seen = before.and_then(|known| known.seen).max(found.seen);
+        let met = before.is_some_and(|known| known.met);
+        let found = Known { seen, met, ..found };
         Ok(self
             .known
             .entry(Arc::clone(key))

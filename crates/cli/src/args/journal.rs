@@ -52,6 +52,9 @@ pub(crate) struct ImportJournal {
     /// Import events that the source has marked as deleted or archived, too.
     #[arg(long)]
     pub(crate) keep_deleted: bool,
+    /// Of lines: go on although a file begins behind what is stored of a stream. The events between are refused later.
+    #[arg(long)]
+    pub(crate) allow_gaps: bool,
     /// Leave out, and count, what cannot be an event of this store, instead of stopping there.
     #[arg(long)]
     pub(crate) skip_unmappable: bool,

@@ -22,6 +22,8 @@ const SILENCE_SAID_EVERY: Duration = Duration::from_secs(30);
 struct Summary {
     #[serde(flatten)]
     report: Report,
+    #[serde(skip)]
+    kind: Kind,
     dry_run: bool,
     seconds: f64,
     events_per_second: f64,
@@ -39,7 +41,7 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
         let stopped = || "stopped: nothing was stored".into();
         let report = until_stopped(&mut interrupts()?, reading, stopped).await;
         drop(line);
-        return tell(report?, true, begun, output);
+        return tell((args.kind, report?), true, begun, output);
     }
     // A source that is away for a while is waited for by who follows it; nothing else leaves a new store behind.
     if let Err(error) = Import::check(&options).await
@@ -82,7 +84,7 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
     drop(line);
     done?;
     match imported {
-        Some(report) => tell(report, false, begun, output),
+        Some(report) => tell((args.kind, report), false, begun, output),
         None => Ok(()),
     }
 }
@@ -116,6 +118,12 @@ fn options(global: &Global, args: &ImportJournal) -> Outcome<Options> {
     if args.skip_unmappable {
         options.unmappable = Unmappable::LeaveOut;
     }
+    if args.allow_gaps && args.kind != Kind::Lines {
+        let text =
+            "--allow-gaps is for --kind lines: other journals tell which events they have deleted";
+        return Err(Failure::usage(text));
+    }
+    options.allow_gaps = args.allow_gaps;
     options.transform.clone_from(&args.transform);
     options.schema.clone_from(&args.schema);
     options.table.clone_from(&args.table);
@@ -145,11 +153,17 @@ fn per_second(events: u64, seconds: f64) -> f64 {
     events as f64 / seconds.max(0.001)
 }
 
-fn tell(report: Report, dry_run: bool, begun: Instant, output: &mut Output) -> Outcome {
+fn tell(
+    (kind, report): (Kind, Report),
+    dry_run: bool,
+    begun: Instant,
+    output: &mut Output,
+) -> Outcome {
     let seconds = begun.elapsed().as_secs_f64();
     let told = Summary {
         events_per_second: per_second(report.read, seconds),
         report,
+        kind,
         dry_run,
         seconds,
     };
@@ -191,14 +205,19 @@ fn pretty(told: &Summary) -> String {
             lines.push(format!("{count} {text}"));
         }
     };
-    line(
-        report.missing_numbers,
-        "numbers are missing within streams: the source has deleted these events",
-    );
-    line(
-        report.streams_without_beginning,
-        "streams have no beginning any more; perhaps there are snapshots of them",
-    );
+    // Lines may lie in several files, so nobody knows why a number is missing.
+    let (missing, without_beginning) = match told.kind {
+        Kind::Lines => (
+            "numbers are missing within streams: what comes later of these numbers is refused",
+            "streams do not begin at number 0 or 1",
+        ),
+        _ => (
+            "numbers are missing within streams: the source has deleted these events",
+            "streams have no beginning any more; perhaps there are snapshots of them",
+        ),
+    };
+    line(report.missing_numbers, missing);
+    line(report.streams_without_beginning, without_beginning);
     line(
         report.snapshots.unwrap_or(0),
         "snapshots stay in the source",

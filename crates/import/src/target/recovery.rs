@@ -143,8 +143,14 @@ impl Target {
             }
             let seen = self.known.get(&part.key).and_then(|known| known.seen);
             let seen = seen.max(found.seen);
-            self.known
-                .insert(Arc::clone(&part.key), Known { seen, ..found });
+            self.known.insert(
+                Arc::clone(&part.key),
+                Known {
+                    seen,
+                    met: true,
+                    ..found
+                },
+            );
         }
         parts.retain(|part| !part.events.is_empty());
         self.fresh = false;

@@ -54,7 +54,11 @@ async fn lines_with_numbers_need_not_begin_at_the_beginning() {
     let store = target();
     for (numbers, stored) in [(1..=3, 3), (2..=5, 2), (7..=7, 1)] {
         std::fs::write(&path, numbers.map(line).collect::<String>()).unwrap();
-        assert_eq!(import(&options(&path), &store).await.stored, stored);
+        let options = Options {
+            allow_gaps: true,
+            ..options(&path)
+        };
+        assert_eq!(import(&options, &store).await.stored, stored);
     }
     let events = imported(&store).await;
     let numbers: Vec<_> = events
@@ -146,6 +150,48 @@ async fn lines_out_of_order_are_refused() {
         .expect_err("a hole")
         .to_string();
     assert!(error.contains("comes after later ones"), "{error}");
+}
+
+/// Goal: files that are given in the wrong order are refused before the second one is taken, unless a hole is allowed.
+///
+/// What happened: the later file was taken, as if the source had deleted what lay between, and the earlier one was
+/// refused from then on.
+#[tokio::test]
+async fn a_file_that_begins_behind_what_is_stored_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("events.jsonl");
+    let write = |numbers: &[u64]| {
+        let of = |n: &u64| {
+            line(
+                "a-1",
+                &format!("\"sequence\":{n},\"type\":\"t\",\"data\":{n}"),
+            )
+        };
+        let text: String = numbers.iter().map(of).collect();
+        std::fs::write(&path, text).unwrap();
+    };
+    let store = target();
+    write(&[1, 2]);
+    assert_eq!(import(&options(&path), &store).await.stored, 2);
+    write(&[5, 6]);
+    let refused = try_import(&options(&path), &store).await;
+    let error = refused.expect_err("a hole").to_string();
+    for part in ["numbers 3 to 4", "number 5", "--allow-gaps"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    write(&[3, 4]);
+    assert_eq!(import(&options(&path), &store).await.stored, 2);
+    write(&[5, 6]);
+    assert_eq!(import(&options(&path), &store).await.stored, 2);
+    // A hole that the file itself shows is one of its source, also if the import was stopped in front of it.
+    write(&[6, 8]);
+    assert_eq!(import(&options(&path), &store).await.missing_numbers, 1);
+    write(&[10]);
+    let allowed = Options {
+        allow_gaps: true,
+        ..options(&path)
+    };
+    assert_eq!(import(&allowed, &store).await.missing_numbers, 1);
 }
 
 fn line(stream: &str, rest: &str) -> String {
