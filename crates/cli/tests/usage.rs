@@ -108,6 +108,20 @@ fn the_health_of_a_server_is_asked() {
         succeed(&[&ready[..], &at].concat()),
         "{\"status\":\"ready\"}\n"
     );
+    // What happened: the answer was that of a read of the stream "health".
+    for path in ["/streams", "/streams/a/", "/nothing"] {
+        let wrong = run(&[
+            "stream",
+            "list",
+            "--store",
+            &format!("{}{path}", server.url),
+        ]);
+        assert_eq!(code(&wrong), 1, "{wrong:?}");
+        let told = stderr(&wrong);
+        let (root, path) = (&server.url, path.trim_end_matches('/'));
+        let meant = format!("at {root}{path}; is {root} meant, without {path}?");
+        assert!(told.contains(&meant), "{told}");
+    }
     let url = server.url.clone();
     server.stop();
     let away = run(&["health", "--store", &url]);

@@ -58,6 +58,11 @@ impl Base {
         format!("{}://{}", self.scheme, self.authority)
     }
 
+    /// Returns the path before all others, without a slash at its end: empty, unless a proxy is to be asked for one.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Returns the host of the server.
     pub(crate) fn host(&self) -> &str {
         self.authority.host()

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::address::Path;
 use crate::groups::HttpGroups;
 use crate::sse;
-use crate::transport::{Call, Config, ForeignAnswer, Transport};
+use crate::transport::{Call, Config, ErrorDocument, ForeignAnswer, Transport};
 
 /// What a server of Gesta answers when it is asked whether it is alive.
 #[derive(serde::Deserialize)]
@@ -118,10 +118,17 @@ impl HttpStore {
     /// of Gesta.
     pub async fn look(&self) -> Result<Look> {
         self.check_open()?;
+        let asked = self.transport.present();
+        let (server, path) = (asked.server(), asked.path().to_owned());
+        // A path is for proxies; more often it was copied along.
+        let meant = match path.is_empty() {
+            true => String::new(),
+            false => format!("; is {server} meant, without {path}?"),
+        };
         let stranger = |rest: String| {
             let text = format!(
                 "what answers there is no server of Gesta, or a proxy before it does not let GET /health/live \
-                 through{rest}"
+                 through{rest}{meant}"
             );
             Error::new(ErrorKind::Unsupported(text))
         };
@@ -134,6 +141,8 @@ impl HttpStore {
             Err(error) => {
                 let source = std::error::Error::source(&error);
                 let foreign = source.and_then(|source| source.downcast_ref::<ForeignAnswer>());
+                let is_refusal = !error.is_retryable()
+                    && source.is_some_and(|source| source.is::<ErrorDocument>());
                 match foreign {
                     Some(ForeignAnswer(status)) if KEEP_OUT.contains(status) => {
                         Ok(Look::KeptOut(status.as_u16()))
@@ -141,6 +150,15 @@ impl HttpStore {
                     // Others, as 502, come from a proxy whose server is away.
                     Some(ForeignAnswer(status)) if status.is_client_error() => {
                         Err(stranger(format!(": it answered {status}")))
+                    }
+                    // A server of Gesta knows nothing of that path, or takes it for that of a stream. One that speaks
+                    // TLS only says so on every path.
+                    None if is_refusal
+                        && !path.is_empty()
+                        && !error.to_string().contains("TLS") =>
+                    {
+                        let text = format!("nothing of Gesta is at {server}{path}{meant}");
+                        Err(ErrorKind::Unsupported(text).into())
                     }
                     _ => Err(error),
                 }

@@ -534,6 +534,11 @@ impl Transport {
         Ok(request)
     }
 
+    /// Returns the server that is asked now.
+    pub(crate) fn present(&self) -> &Base {
+        self.servers.present().1
+    }
+
     /// Asks one of the servers that the client was given where all servers are, and who owns which log.
     fn learn(self) -> BoxFuture<'static, ()> {
         let learn = async move {
