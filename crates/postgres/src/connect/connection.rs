@@ -494,7 +494,8 @@ fn check_session(row: &Row) -> std::result::Result<Result<Session>, tokio_postgr
     let encoding: &str = row.try_get("encoding")?;
     if encoding != "UTF8" {
         return unsupported(format!(
-            "the database must have the encoding UTF8, found {encoding}"
+            "the database must have the encoding UTF8, found {encoding}: make one by CREATE DATABASE … ENCODING 'UTF8' \
+             TEMPLATE template0, and name it in the URL"
         ));
     }
     Ok(Ok(Session {

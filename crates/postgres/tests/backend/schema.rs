@@ -218,7 +218,8 @@ async fn a_database_of_another_encoding_is_refused() {
     let error = PostgresBackend::open(config(&server.url_for(&latin)))
         .await
         .expect_err("refused");
-    assert!(error.to_string().contains("UTF8"), "{error}");
+    let cure = "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0";
+    assert!(error.to_string().contains(cure), "{error}");
     let error = PostgresBackend::open(config(&server.url_for(&fresh_schema())))
         .await
         .expect_err("refused");
