@@ -804,6 +804,21 @@ fn contradictions_and_wrong_files_are_named() {
     let told = stderr(&run(&set));
     assert!(told.contains("$maxage has no meaning") && told.contains("is $maxAge meant?"));
     assert!(!told.contains("owner"), "{told}");
+
+    // What happened: the rights of a stream were replaced by a key that means nothing, with a warning alone.
+    let metadata = |set: &[&str]| {
+        let command = [&["stream", "metadata", "a", "--store", &store], set].concat();
+        run(&command)
+    };
+    let own = r#"{"$acl":{"$r":"ops","$mw":"ops"}}"#;
+    assert!(metadata(&["--set", own]).status.success());
+    for key in ["acl", "maxAge", "maxCount", "tb", "cacheControl"] {
+        let refused = metadata(&["--set", &format!("{{\"{key}\":{{\"$r\":\"all\"}}}}")]);
+        assert_eq!(code(&refused), 2, "{refused:?}");
+        let told = stderr(&refused);
+        assert!(told.contains(&format!("is \"${key}\" meant?")), "{told}");
+    }
+    assert_eq!(stdout(&metadata(&[])).trim(), own);
 }
 
 /// Goal: nobody locks everybody out without being asked.

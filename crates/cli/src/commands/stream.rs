@@ -286,6 +286,25 @@ const KNOWN_KEYS: [&str; 6] = [
     "$correlationId",
 ];
 
+/// The keys that change who may do what, or what is shown, and so are hardly meant without their sign.
+const NEEDS_SIGN: [&str; 5] = ["$acl", "$maxAge", "$maxCount", "$tb", "$cacheControl"];
+
+/// Refuses keys that have lost their sign, such as `acl`: all metadata are replaced, so the `$acl` that is there would
+/// be gone.
+fn refuse_lost_signs(text: &str) -> Outcome {
+    let keys = unknown_keys(text);
+    let lost = keys
+        .iter()
+        .find(|key| NEEDS_SIGN.contains(&&*format!("${key}")));
+    match lost {
+        None => Ok(()),
+        Some(key) => Err(Failure::usage(format!(
+            "--set: {key:?} has no meaning for the store: is \"${key}\" meant? Nothing was changed. (A key of your own of \
+             this name is set through a server: PUT /streams/NAME/metadata)"
+        ))),
+    }
+}
+
 /// Warns of keys that look as if they had a meaning, and have none, such as `$maxage`.
 fn warn_of_unknown_keys(text: &str) {
     for key in unknown_keys(text) {
@@ -324,6 +343,7 @@ async fn metadata(
         return output.text("\n");
     };
     refuse_accounts(&args.stream)?;
+    refuse_lost_signs(&text)?;
     warn_of_unknown_keys(&text);
     let metadata =
         StreamMetadata::parse(text).map_err(|error| Failure::usage(error.to_string()))?;
