@@ -1,6 +1,7 @@
 //! `gesta import`: imports the journal of another event store, once or as it grows.
 
 use std::cell::RefCell;
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use gesta_import::{
@@ -32,7 +33,15 @@ struct Summary {
 pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Output) -> Outcome {
     let options = options(global, &args)?;
     let begun = Instant::now();
-    let line = ProgressLine::begin(output, "opening the source");
+    let is_typed = args.kind == Kind::Lines && args.source == "-" && std::io::stdin().is_terminal();
+    // Who types the lines sees how far they are.
+    let line = match is_typed {
+        true => ProgressLine::none(),
+        false => ProgressLine::begin(output, "opening the source"),
+    };
+    if is_typed {
+        say!("reading lines from the terminal, one JSON object per line; Ctrl-D ends them");
+    }
     let show = |report: &Report| {
         line.tell(|time| rate("events read", report.read, report.in_source, time));
     };

@@ -44,6 +44,19 @@ fn on_terminal(terminal: &str, arguments: &[&str]) -> Output {
     output_of(command.args(arguments))
 }
 
+/// Does what [`on_terminal`] does, and standard input is that terminal, at which this is typed.
+fn typed_on_terminal(typed: &str, arguments: &[&str]) -> Output {
+    let script = ON_TERMINAL
+        .replace("stdin=subprocess.DEVNULL", "stdin=theirs")
+        .replace(
+            "os.close(theirs)\n",
+            "os.close(theirs)\nos.write(ours, os.environ[\"TYPED\"].encode())\n",
+        );
+    let mut command = Command::new("python3");
+    command.args(["-c", &script, TERMINAL, env!("CARGO_BIN_EXE_gesta")]);
+    output_of(command.args(arguments).env("TYPED", typed))
+}
+
 fn append(store: &str, stream: &str) {
     let event = ["stream", "append", stream, "--type", "t", "--data", "1"];
     succeed(&[&["--store", store], &event[..]].concat());
@@ -267,6 +280,28 @@ fn a_store_in_use_is_told_once() {
     assert_eq!(code(&refused), 5, "{refused:?}");
     assert!(!stderr(&refused).contains("ask it"), "{refused:?}");
     server.stop();
+}
+
+/// What happened: a line that turns was shown to who was to type the lines, and nothing said so.
+#[test]
+fn who_types_lines_is_told_what_is_waited_for() {
+    if !is_installed("python3") {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let store = url_of(&home.path().join("gesta.db"));
+    let line = r#"{"stream":"a-1","type":"t","data":1}"#;
+    for command in [&["import", "-", "--kind", "lines"][..], &["all", "import"]] {
+        let command = [command, &["--store", &store]].concat();
+        let imported = typed_on_terminal(&format!("{line}\n\x04"), &command);
+        assert!(imported.status.success(), "{imported:?}");
+        let terminal = stderr(&imported);
+        assert!(
+            terminal.contains("from the terminal, one JSON object per line; Ctrl-D ends them"),
+            "{terminal:?}"
+        );
+        assert!(!terminal.contains("\x1b[2K"), "{terminal:?}");
+    }
 }
 
 /// Goal: Ctrl-C ends waiting with the code of a command that was stopped, and says what it has waited for.
