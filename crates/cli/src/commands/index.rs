@@ -116,12 +116,17 @@ async fn list<T: Target>(
         })?;
     }
     match name {
-        Some(name) if found == 0 => Err(Failure::Message(
-            Code::NotFound,
-            format!("there is no index {name:?}: `gesta index list` shows those that there are"),
-        )),
+        Some(name) if found == 0 => Err(no_index(name)),
         _ => Ok(()),
     }
+}
+
+/// Makes the failure of an index of which there is no version.
+fn no_index(name: &str) -> Failure {
+    Failure::Message(
+        Code::NotFound,
+        format!("there is no index {name:?}: `gesta index list` shows those that there are"),
+    )
 }
 
 async fn find<T: Target>(
@@ -138,7 +143,10 @@ async fn find<T: Target>(
             after,
             limit: left.min(INDEX_PAGE_MAX),
         };
-        let found = control.find_events(&**store, name, &find).await?;
+        let found = match control.find_events(&**store, name, &find).await {
+            Err(Error::NotFound(_)) => return Err(no_index(name)),
+            found => found?,
+        };
         left -= found.events.len();
         for event in found.events {
             output.event(&event, None)?;

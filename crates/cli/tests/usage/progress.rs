@@ -314,6 +314,14 @@ fn waiting_for_an_index_is_stopped() {
     let places = ["--target", &target, "--store", &store];
     let index = ["index", "run", "i", "--path", "a", "--once"];
     succeed(&[&index[..], &places].concat());
+    // What happened: it was called a projection.
+    let find = ["index", "find", "nosuch", "a=1"];
+    let refused = run(&[&find[..], &places].concat());
+    assert_eq!(code(&refused), 3, "{refused:?}");
+    assert!(
+        stderr(&refused).contains("no index \"nosuch\""),
+        "{refused:?}"
+    );
     append(&store, "a-2");
     // Nobody keeps it any more, so it never shows the second event.
     let mut command = gesta(&[&["projection", "wait", "i"], &places[..]].concat());
