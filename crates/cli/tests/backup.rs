@@ -97,6 +97,12 @@ fn the_guide_works_on_a_served_store() {
     let again = run(&["--store", &server.url, "backup", copy]);
     assert_eq!(code(&again), 2, "{again:?}");
     assert!(stderr(&again).contains("must be a new file"), "{again:?}");
+    let nowhere = home.path().join("nodir/copy.db");
+    let nowhere = run(&["--store", &server.url, "backup", nowhere.to_str().unwrap()]);
+    assert!(
+        stderr(&nowhere).contains("the backup cannot be written"),
+        "{nowhere:?}"
+    );
     let direct = run(&["--store", &store, "backup", &format!("{copy}-2")]);
     assert_eq!(code(&direct), 5, "{direct:?}");
     assert!(stderr(&direct).contains("--store URL"), "{direct:?}");

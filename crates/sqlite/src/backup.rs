@@ -139,7 +139,7 @@ impl New {
             .write(true)
             .create_new(true)
             .open(path)
-            .map_err(|error| failed_at(path, error))?;
+            .map_err(|error| files::failed_to("the backup cannot be written: ", path, error))?;
         Ok(Self {
             path: path.to_owned(),
             file,

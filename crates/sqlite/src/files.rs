@@ -378,9 +378,14 @@ pub(crate) fn cannot_open(path: &Path, error: std::io::Error) -> Error {
 
 /// Makes the error for a path at which the file system refuses something.
 pub(crate) fn failed_at(path: &Path, error: std::io::Error) -> Error {
+    failed_to("", path, error)
+}
+
+/// Makes the error for a path at which the file system refuses something. It begins with what was to be done.
+pub(crate) fn failed_to(what: &str, path: &Path, error: std::io::Error) -> Error {
     match closed_folder(path, &error) {
         Some(closed) => closed.caused_by(error).until_administrator_acts(),
-        None => failed(&path.display().to_string(), error),
+        None => failed(&format!("{what}{}", path.display()), error),
     }
 }
 

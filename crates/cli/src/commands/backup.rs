@@ -83,7 +83,10 @@ fn stopped(to: &Path) -> Failure {
 
 /// Makes the failure of a file that the file system refuses, or has no space for.
 fn refused(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::other(format!("{}: {error}", path.display()))
+    Failure::other(format!(
+        "the backup cannot be written: {}: {error}",
+        path.display()
+    ))
 }
 
 /// Returns the path of a copy until it is whole.
