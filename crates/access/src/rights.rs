@@ -98,7 +98,7 @@ impl<'a> Operation<'a> {
             Operation::WriteMetadata(_) => "change the metadata of",
             Operation::ReadMany => "read",
             Operation::Info => "ask about",
-            Operation::Observe => "look at the metrics of",
+            Operation::Observe => "look at the metrics and consumer groups of",
             Operation::ManageGroups => "manage the consumer groups of",
             Operation::Operate => "look after",
             Operation::Manage => "manage",

@@ -60,7 +60,7 @@ Exit codes:
   1    another failure
   2    wrong usage or an invalid value
   3    stream or event not found, or closed by a tombstone
-  4    the stream was not at the expected revision
+  4    the stream was not at the expected revision, or the events were stored before and it was deleted since
   5    store or server unavailable, or overloaded: try again
   6    outcome unknown: repeat with the same event ids
   7    stored data is damaged

@@ -46,6 +46,9 @@ fn help_pages_are_about_their_command() {
         let block = common.split("\n\n").next().unwrap();
         assert!(block.lines().count() <= 14, "{command:?}: {block}");
     }
+    // What happened: the page of all commands said less of this code than the reference.
+    let text = succeed(&["--help"]);
+    assert!(text.contains("or the events were stored before"), "{text}");
 }
 
 /// Goal: who cannot be shown the answer is told what is done all the same, and does not do it twice.

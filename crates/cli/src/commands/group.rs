@@ -87,8 +87,8 @@ async fn create(groups: &HttpGroups, create: GroupCreate, output: &mut Output) -
 fn read_settings(text: &str) -> Outcome<Settings> {
     serde_json::from_str(text).map_err(|error| {
         Failure::usage(format!(
-            "--settings must be a JSON object such as {{\"max_retry_count\": 5}}: {error}; `gesta group info --output json` shows \
-             all settings"
+            "--settings must be a JSON object such as {{\"max_retry_count\": 5}}: {error}; `gesta group info GROUP --output json` \
+             shows all settings of a group"
         ))
     })
 }
@@ -143,7 +143,7 @@ fn pretty(group: &Group, id: &GroupId) -> String {
             .map_or("none that it knows of".into(), |at| at.to_string());
         line(
             "survives",
-            format!("{surviving}; say where it goes on: gesta group reset"),
+            format!("{surviving}; say where it goes on: gesta group reset GROUP --to PLACE"),
         );
     }
     let parked = match group.parked {

@@ -319,6 +319,7 @@ fn read(from: &NewPassword, user: &str) -> Outcome<String> {
         let ask = |what: String| {
             rpassword::prompt_password(what).map_err(|error| match error.kind() {
                 Io::Interrupted => Failure::interrupted("stopped: nothing was changed"),
+                Io::UnexpectedEof => Failure::usage("no password was typed: nothing was changed"),
                 _ => error.into(),
             })
         };
