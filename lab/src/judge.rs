@@ -1,7 +1,7 @@
 //! `judge`: our own judges on histories out of files, so that they can be held against those of others.
 //!
-//! Streams are judged by what is stored in the end, seats and registers by a search for an order. Seats that nobody pays
-//! are judged twice, by the judge of `reservation` and by the general search, which must say the same.
+//! Streams are judged by what is stored in the end, seats and registers by a search for an order. Seats that nobody
+//! pays are judged twice, by the judge of `reservation` and by the general search, which must say the same.
 
 use std::collections::BTreeMap;
 use std::fs::File;

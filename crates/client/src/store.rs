@@ -100,8 +100,8 @@ impl HttpStore {
     /// Asks whether the server is alive. It is asked without credentials. Cancel safe.
     ///
     /// # Errors
-    /// `Unavailable` if no server answers, or if nobody can tell what answers ([`Look::KeptOut`]); `Unsupported` as with
-    /// [`look`](Self::look).
+    /// `Unavailable` if no server answers, or if nobody can tell what answers ([`Look::KeptOut`]); `Unsupported` as
+    /// with [`look`](Self::look).
     pub async fn live(&self) -> Result<()> {
         match self.look().await? {
             Look::Live => Ok(()),

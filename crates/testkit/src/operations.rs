@@ -1,7 +1,8 @@
 //! Histories as files: what clients asked of a store and what it answered, in a form that others can judge as well.
 //!
-//! A line of JSON for each operation. Each is of one *key*, which is a stream, a register or a seat, and keys are judged
-//! one by one: so an append to two streams is an operation of each of them. `lab/README.md` describes every field.
+//! A line of JSON for each operation. Each is of one *key*, which is a stream, a register or a seat, and keys are
+//! judged one by one: so an append to two streams is an operation of each of them. `lab/README.md` describes every
+//! field.
 //! Invariant: nothing is left out but what had no effect: attempts that say that they wrote nothing, and reads without
 //! an answer.
 //! Not here: how a run is recorded (`history` for appends; the lab for seats).

@@ -65,8 +65,8 @@ impl Seats {
         })
     }
 
-    /// Waits until some more commands of every user were acknowledged, on average, but no longer than so; gives the time
-    /// that it took.
+    /// Waits until some more commands of every user were acknowledged, on average, but no longer than so; gives the
+    /// time that it took.
     pub(super) async fn goes_on(&self, within: Duration) -> Result<Duration> {
         let begun = Instant::now();
         let acknowledged = || self.acknowledged.load(Ordering::Acquire);

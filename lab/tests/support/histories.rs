@@ -1,5 +1,5 @@
-//! A history before two judges: ours, and Porcupine (`lab/porcupine`), a checker of others that needs Go and a module of
-//! the registry.
+//! A history before two judges: ours, and Porcupine (`lab/porcupine`), a checker of others that needs Go and a module
+//! of the registry.
 //!
 //! Without Go the second judge is left out, loudly; in the deep form that is a failure.
 
@@ -91,8 +91,8 @@ fn by(program: &Path, file: &Path) -> Said {
     Said::of("Porcupine", &output)
 }
 
-/// Nothing may be wrong with a history, for either judge. Then faults are planted in it, so many and by chance, and both
-/// must say the same of each; those that are faults for certain must be found.
+/// Nothing may be wrong with a history, for either judge. Then faults are planted in it, so many and by chance, and
+/// both must say the same of each; those that are faults for certain must be found.
 pub(crate) fn hold_before_both(file: &Path, plants: usize) {
     let history = operations::read(BufReader::new(File::open(file).unwrap())).unwrap();
     assert!(!history.is_empty(), "nothing was written down");

@@ -1,5 +1,5 @@
-//! Faults that are planted in the history of one key: a stale read, a lost and a doubled append, a seat with two owners,
-//! an answer out of the future, and changes of any kind, which may be faults or not.
+//! Faults that are planted in the history of one key: a stale read, a lost and a doubled append, a seat with two
+//! owners, an answer out of the future, and changes of any kind, which may be faults or not.
 
 #![allow(
     clippy::ptr_arg,

@@ -203,8 +203,8 @@ fn told(outcome: &Outcome, part: &AttemptPart, at: usize) -> Appended {
     }
 }
 
-/// The same of a register, as one operation from the first attempt to the answer that counts: what is sent several times
-/// takes effect once.
+/// The same of a register, as one operation from the first attempt to the answer that counts: what is sent several
+/// times takes effect once.
 fn of_register(request: &Request, part: &AttemptPart, stored: &[EventId]) -> Option<Operation> {
     let first = request.attempts.first()?;
     let ended = |is: fn(&Outcome) -> bool| {

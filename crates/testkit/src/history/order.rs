@@ -1,10 +1,10 @@
 //! Do the answers about each stream fit one order?
 //!
 //! The log is the order of all appends, so no search is needed: every answer tells how many events the stream had when
-//! it was true. An append leads from one length to a greater one, a read or a refusal is true at one length. The answers
-//! fit one order exactly if nothing that had ended before another thing began needs a greater length than that one:
-//! were there a longer circle, two things of it would already contradict each other, since of two things that ended
-//! before others began one ended first.
+//! it was true. An append leads from one length to a greater one, a read or a refusal is true at one length. The
+//! answers fit one order exactly if nothing that had ended before another thing began needs a greater length than that
+//! one: were there a longer circle, two things of it would already contradict each other, since of two things that
+//! ended before others began one ended first.
 
 use std::collections::HashMap;
 
@@ -72,8 +72,8 @@ pub(super) fn check(
     }
 }
 
-/// An append that is stored, whoever knows of it: it took effect after its first attempt had begun, and before its first
-/// answer.
+/// An append that is stored, whoever knows of it: it took effect after its first attempt had begun, and before its
+/// first answer.
 fn add_append<'a>(
     request: &'a Request,
     places: &Places<'_>,

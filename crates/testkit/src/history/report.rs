@@ -59,8 +59,8 @@ pub enum Violation {
         /// What was said, for people.
         detail: String,
     },
-    /// What was asked after an answer does not include what that answer rests on: a stale answer, one out of the future,
-    /// or appends that were stored in another order than they were made.
+    /// What was asked after an answer does not include what that answer rests on: a stale answer, one out of the
+    /// future, or appends that were stored in another order than they were made.
     Stale {
         /// The stream.
         stream: StreamId,
