@@ -117,8 +117,8 @@ impl Default for Config {
             streams_cached_max: 100_000,
             names_max: 4_000_000,
             names_listed_after: 64,
-            newest_events_max: 50_000,
-            newest_bytes_max: 16 * 1024 * 1024,
+            newest_events_max: 200_000,
+            newest_bytes_max: 64 * 1024 * 1024,
             compared_values_max: 50_000,
             give_up_after: Duration::from_secs(30),
             idempotency: IdempotencyWindow {
