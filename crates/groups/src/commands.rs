@@ -94,8 +94,11 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Command>) {
+    /// Makes the handle of a task that has its first request already.
+    pub(crate) fn begun_with(first: Command) -> (Self, mpsc::Receiver<Command>) {
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
+        // There is room: nobody has sent anything.
+        let _ = sender.try_send(first);
         let sender = Arc::new(sender);
         (Self { sender }, receiver)
     }

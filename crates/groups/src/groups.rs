@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gesta_core::shares::{self, Holder};
 use gesta_core::{Clock, EventStore, ListStreams, SystemClock};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -387,12 +387,16 @@ impl Groups {
     async fn asked<T>(
         &self,
         group: &GroupId,
-        command: impl Fn(tokio::sync::oneshot::Sender<Result<T>>) -> Command,
+        command: impl Fn(oneshot::Sender<Result<T>>) -> Command,
     ) -> Result<(Commands, T)> {
         for _ in 0..TRIES {
             let storage = self.storage(group)?;
-            let commands = self.running_or_started(storage)?;
-            match commands.ask(&command).await {
+            let (commands, first) = self.running_or_started(storage, &command)?;
+            let answer = match first {
+                Some(answer) => answer.await.ok(),
+                None => commands.ask(&command).await,
+            };
+            match answer {
                 // It has stopped before it came to this.
                 None | Some(Err(Error::Dropped(_) | Error::HistoryChanged(_))) => {}
                 Some(answer) => return answer.map(|answer| (commands, answer)),
@@ -401,17 +405,24 @@ impl Groups {
         Err(changed_too_often(group))
     }
 
-    fn running_or_started(&self, storage: Storage) -> Result<Commands> {
+    /// Returns the handle of the task of a group. If it must be started, it has this request from the beginning, so that
+    /// it can tell why it ends, and the answer is returned too.
+    fn running_or_started<T>(
+        &self,
+        storage: Storage,
+        command: impl Fn(oneshot::Sender<Result<T>>) -> Command,
+    ) -> Result<(Commands, Option<oneshot::Receiver<Result<T>>>)> {
         let mut running = self.lock();
         if let Some(entry) = running.get(&storage.group) {
-            return Ok(entry.commands.clone());
+            return Ok((entry.commands.clone(), None));
         }
         let max = self.inner.shared.config.running_max;
         if running.len() >= max {
             let text = format!("{max} groups run, as many as may");
             return Err(Error::Overloaded(text));
         }
-        let (commands, requests) = Commands::new();
+        let (reply, answer) = oneshot::channel();
+        let (commands, requests) = Commands::begun_with(command(reply));
         let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
         let entry = Entry {
             number,
@@ -428,7 +439,7 @@ impl Groups {
         self.inner
             .tasks
             .spawn(shares::act_as(Holder::Part("consumer groups"), task));
-        Ok(commands)
+        Ok((commands, Some(answer)))
     }
 }
 
@@ -534,4 +545,47 @@ async fn info_of_present(storage: &Storage) -> Result<GroupInfo> {
         settings: configuration.settings,
         running: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::info::Identity;
+
+    /// Uses up what a task may do in a turn: what it waits for next lets others go first.
+    fn use_up_the_turn() {
+        let mut context = Context::from_waker(Waker::noop());
+        while pin!(tokio::task::coop::consume_budget())
+            .poll(&mut context)
+            .is_ready()
+        {}
+    }
+
+    /// What happened: a task that had ended before the request came to it, since there is no such group, had told nobody
+    /// why. The caller started another one, and after five of them heard that the group changes all the time. What
+    /// holds: a task has its first request from the beginning.
+    #[tokio::test]
+    async fn a_task_tells_who_started_it_why_it_ends() {
+        let store = Arc::new(gesta_memory::MemoryStore::new());
+        let groups = Groups::start(store, Config::default());
+        let group = GroupId::new("orders", "mail").expect("a group");
+        let (own, asked) = (groups.clone(), group.clone());
+        let joined = tokio::spawn(async move {
+            use_up_the_turn();
+            let join = JoinGroup {
+                buffer: 1,
+                identity: Identity::default(),
+                patience: Duration::ZERO,
+            };
+            own.join(&asked, join).await.map(|_| ())
+        });
+        let error = joined.await.expect("no panic").expect_err("no group");
+        assert!(matches!(error, Error::NotFound(missing) if missing == group));
+        assert_eq!(groups.inner.next_number.load(Ordering::Relaxed), 1);
+    }
 }
