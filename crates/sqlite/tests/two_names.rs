@@ -589,6 +589,8 @@ async fn trial(kind: Kind, random: &mut Random) {
             "{text}"
         );
         first.save(&saved);
+        // What was saved is a backup, and becomes a store as a restored one does.
+        SqliteBackend::new_incarnation(&SqliteConfig::file(&saved)).expect("a backup");
     }
     let mut second = match kind {
         Kind::MountFileElsewhere => {
