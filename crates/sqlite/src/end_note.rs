@@ -46,7 +46,7 @@ pub(crate) struct Opening(pub(crate) i32);
 impl Opening {
     pub(crate) const NONE: Self = Self(0);
     /// The mark of a backup. No opening has it, since those are odd.
-    pub(crate) const BACKUP: Self = Self(0x4241_434b);
+    pub(crate) const BACKUP: Self = Self(0x4241_4b50);
 
     pub(crate) fn random() -> Self {
         let (_, low) = Uuid::new_v4().as_u64_pair();
@@ -348,6 +348,13 @@ impl EndNote {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: no store that is open is ever taken for a backup.
+    #[test]
+    fn no_opening_has_the_mark_of_a_backup() {
+        assert_eq!(Opening::BACKUP.0 & 1, 0);
+        assert!((0..100).all(|_| Opening::random().0 & 1 == 1));
+    }
 
     #[test]
     fn a_note_is_read_back_and_a_damaged_one_is_ignored() {
