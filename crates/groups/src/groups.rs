@@ -405,8 +405,8 @@ impl Groups {
         Err(changed_too_often(group))
     }
 
-    /// Returns the handle of the task of a group. If it must be started, it has this request from the beginning, so that
-    /// it can tell why it ends, and the answer is returned too.
+    /// Returns the handle of the task of a group. If it must be started, it has this request from the beginning, so
+    /// that it can tell why it ends, and the answer is returned too.
     fn running_or_started<T>(
         &self,
         storage: Storage,
@@ -566,9 +566,9 @@ mod tests {
         {}
     }
 
-    /// What happened: a task that had ended before the request came to it, since there is no such group, had told nobody
-    /// why. The caller started another one, and after five of them heard that the group changes all the time. What
-    /// holds: a task has its first request from the beginning.
+    /// What happened: a task that had ended before the request came to it, since there is no such group, had told
+    /// nobody why. The caller started another one, and after five of them heard that the group changes all the time.
+    /// What holds: a task has its first request from the beginning.
     #[tokio::test]
     async fn a_task_tells_who_started_it_why_it_ends() {
         let store = Arc::new(gesta_memory::MemoryStore::new());

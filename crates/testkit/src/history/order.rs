@@ -159,8 +159,22 @@ fn add_conflicts<'a>(
     }
 }
 
-/// Finds what was asked after an answer and does not include it.
+/// Finds what was asked after an answer and does not include it, and what would be true in the middle of an append
+/// only.
 fn check_stream(name: &StreamId, facts: Vec<Fact>, report: &mut HistoryReport) {
+    let is_append = |fact: &&Fact| fact.before < fact.after;
+    let mut appends: Vec<&Fact> = facts.iter().filter(is_append).collect();
+    appends.sort_by_key(|append| append.before);
+    for fact in facts.iter().filter(|fact| !is_append(fact)) {
+        let begun = appends.partition_point(|append| append.before < fact.before);
+        let last = begun.checked_sub(1).map(|last| appends[last]);
+        if last.is_some_and(|last| fact.before < last.after) {
+            report.violations.push(Violation::Untrue {
+                stream: name.clone(),
+                detail: format!("{}, in the middle of an append", fact.what),
+            });
+        }
+    }
     let mut by_end: Vec<&Fact> = facts.iter().collect();
     by_end.sort_by_key(|fact| fact.ended);
     let mut by_begin: Vec<&Fact> = facts.iter().collect();
