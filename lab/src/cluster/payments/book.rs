@@ -99,14 +99,15 @@ pub(super) struct Book {
     pub(super) events: u64,
 }
 
+/// What an event about a seat has, as `cinema/proto` says.
 #[derive(Clone, PartialEq, prost::Message)]
-struct SeatChanged {
+pub(super) struct SeatChanged {
     #[prost(string, tag = "1")]
-    show_id: String,
+    pub(super) show_id: String,
     #[prost(uint32, tag = "2")]
-    seat_number: u32,
+    pub(super) seat_number: u32,
     #[prost(int64, tag = "3")]
-    changed_at: i64,
+    pub(super) changed_at: i64,
 }
 
 #[derive(Deserialize)]

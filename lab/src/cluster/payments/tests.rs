@@ -15,7 +15,7 @@ use prost::Message as _;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::book::{Book, Did, REQUESTS, Seat, Seen};
+use super::book::{Book, Did, REQUESTS, Seat, SeatChanged, Seen};
 use super::judge::{Counts, Terms, judge, open};
 use super::replies;
 use super::users::{Command, Reading, Record, Reply, Saw};
@@ -35,16 +35,6 @@ struct Log {
     book: Book,
     position: u64,
     now: i64,
-}
-
-#[derive(prost::Message)]
-struct SeatChanged {
-    #[prost(string, tag = "1")]
-    show_id: String,
-    #[prost(uint32, tag = "2")]
-    seat_number: u32,
-    #[prost(int64, tag = "3")]
-    changed_at: i64,
 }
 
 impl Log {
