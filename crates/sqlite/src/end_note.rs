@@ -13,9 +13,9 @@
 //! closed in good order. While the store is open, the database file holds the same number (the `user_version` of its
 //! header), which is taken out when it is closed. So a file that was not closed says that it needs a write-ahead log,
 //! and the note beside it says that this is the one. A file that was moved, linked, mounted or copied alone is refused.
-//! A backup has a number of its own, `Opening::BACKUP`, for which there is no note: it is no store until it was
-//! restored. Order: the number is in the note, synced, before it is in the file, and in the file before anything is
-//! appended.
+//! A backup has a number of its own, `Opening::BACKUP`, for which there is a note only while the backup is migrated or
+//! becomes a store where it lies: it is no store until it was restored. Order: the number is in the note, synced,
+//! before it is in the file, and in the file before anything is appended.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -192,6 +192,14 @@ pub(crate) fn check_no_backup(path: &Path, opening: Opening) -> Result<()> {
     if opening != Opening::BACKUP {
         return Ok(());
     }
+    if is_changed(path)? {
+        let rule = format!(
+            "must be a store, and {} is a backup that a command was changing when it ended: give that command again \
+             (`gesta schema new-incarnation`, `gesta schema migrate`)",
+            path.display()
+        );
+        return Err(Error::invalid("store", rule));
+    }
     let path = path.display();
     let rule = format!(
         "must be a store, and {path} is a backup, made by `gesta backup`: `gesta restore {path} --store sqlite:NEW` checks it \
@@ -202,14 +210,20 @@ pub(crate) fn check_no_backup(path: &Path, opening: Opening) -> Result<()> {
     Err(Error::invalid("store", rule))
 }
 
-/// Refuses a backup beside which a write-ahead log lies. SQLite would take it for that of the backup.
+/// Whether the note says that a backup is being changed, and so that the write-ahead log beside it is its own.
+fn is_changed(path: &Path) -> Result<bool> {
+    Ok(read(path)?.is_some_and(|noted| noted.opening == Opening::BACKUP))
+}
+
+/// Refuses a backup beside which a write-ahead log lies that is not its own. SQLite would take it for that of the
+/// backup.
 ///
 /// # Errors
 /// `InvalidArgument`, with what to do.
 pub(crate) fn check_alone(path: &Path, opening: Opening) -> Result<()> {
     let wal = with_suffix(path, "-wal");
     let is_alone = !fs::metadata(&wal).is_ok_and(|found| found.len() > 0);
-    if opening != Opening::BACKUP || is_alone {
+    if opening != Opening::BACKUP || is_alone || is_changed(path)? {
         return Ok(());
     }
     let rule = format!(

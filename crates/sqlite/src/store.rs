@@ -32,7 +32,7 @@ use crate::checkpoint::{CountedSnapshot, WalWatch};
 use crate::config::{Location, Missing, SqliteConfig};
 use crate::end_note::{self, EndNote, Opening};
 use crate::error::{FaultMark, Outcome, closed, opening_failed, unfit};
-use crate::files::{cannot_open, create_directories};
+use crate::files::{cannot_open, create_directories, with_suffix};
 use crate::lock::StoreLock;
 use crate::place::{self, Found, Place};
 use crate::read_connection::ReadConnection;
@@ -173,10 +173,10 @@ impl SqliteBackend {
         }
         let opening = opened.begin()?;
         let migrated = schema::migrate(&opened.conn)?;
-        opened.close_as(match opening {
-            Opening::BACKUP => Opening::BACKUP,
-            _ => Opening::NONE,
-        });
+        match opening {
+            Opening::BACKUP => opened.close_whole(Opening::BACKUP)?,
+            _ => opened.close(),
+        }
         Ok(migrated)
     }
 
@@ -185,17 +185,16 @@ impl SqliteBackend {
     /// backup becomes a store where it is.
     ///
     /// # Errors
-    /// Those of [`SqliteBackend::open`]. A store that does not exist is not created.
+    /// Those of [`SqliteBackend::open`]. A store that does not exist is not created. `Unavailable` too if another
+    /// program has the file open, so that not everything is in it: the call is to be repeated.
     pub fn new_incarnation(config: &SqliteConfig) -> Result<Incarnation> {
         connection::check_library()?;
         // What the note of the opening says is what shall be forgotten.
         let opened = Opened::unchecked(&config.clone().must_exist())?;
         schema::prepare(&opened.conn, &opened.location, Missing::Refuse)?;
+        opened.begin()?;
         let incarnation = schema::new_incarnation(&opened.conn)?;
-        if let Location::File(path) = &opened.location {
-            end_note::remove(path).map_err(|error| cannot_open(path, error))?;
-        }
-        opened.close();
+        opened.close_whole(Opening::NONE)?;
         Ok(incarnation)
     }
 
@@ -406,6 +405,10 @@ impl Opened {
             opening = Opening::random();
             end_note::note_opening(place.path(), marks.incarnation, opening)?;
         }
+        if opening == Opening::BACKUP {
+            // If this ends on its way, the note says whose the write-ahead log is.
+            end_note::note_opening(place.path(), marks.incarnation, opening)?;
+        }
         if schema::read_mark(&self.conn)? != opening {
             schema::set_mark(&self.conn, opening)?;
         }
@@ -450,13 +453,32 @@ impl Opened {
     }
 
     fn close(self) {
-        self.close_as(Opening::NONE);
+        let place = self.held.as_ref().map(|(place, _)| &**place);
+        write_thread::close(self.conn, place, Some(Opening::NONE));
     }
 
-    /// Closes the store, which is a closed one or a backup from then on.
-    fn close_as(self, mark: Opening) {
+    /// Closes the store, which is a closed one or a backup from then on, as a file that is whole without any other: it
+    /// may be moved, and the note beside it says nothing any more.
+    ///
+    /// # Errors
+    /// `Unavailable` if something is in the write-ahead log alone.
+    fn close_whole(self, mark: Opening) -> Result<()> {
         let place = self.held.as_ref().map(|(place, _)| &**place);
         write_thread::close(self.conn, place, Some(mark));
+        let Some(place) = place else {
+            return Ok(());
+        };
+        let (path, wal) = (place.path(), with_suffix(place.path(), "-wal"));
+        let is_left = fs::metadata(&wal).is_ok_and(|found| found.len() > 0);
+        if is_left || place.mark()? != mark {
+            return Err(Error::unavailable(format!(
+                "what was changed is not in {} yet, but in {} alone: another program has the file open, or the disk is \
+                 full. End that program, and give this command again",
+                path.display(),
+                wal.display()
+            )));
+        }
+        end_note::remove(path).map_err(|error| cannot_open(path, error))
     }
 }
 

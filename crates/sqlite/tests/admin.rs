@@ -123,6 +123,62 @@ async fn scavenging_remembers_where_streams_ended() {
     backend.close().await;
 }
 
+/// What happened: a restore gave its copy a new incarnation, which stayed in the write-ahead log of the copy because
+/// another program had it open, and was lost; and a backup that a command was changing when it was killed was refused
+/// for ever. What holds: what is not in the file is told, and the same command finishes it.
+#[tokio::test]
+async fn what_a_command_leaves_of_a_backup_is_finished_by_it() {
+    let home = tempfile::tempdir().expect("dir");
+    let backend = open(&home.path().join("gesta.db"));
+    filled(&backend, 100).await;
+    let old = backend.history().incarnation;
+    let backup = home.path().join("backup.db");
+    backend.backup(&backup).await.expect("copies");
+    backend.close().await;
+    let migrate = |config: &SqliteConfig| SqliteBackend::migrate(config).map(drop);
+    let begin = |config: &SqliteConfig| SqliteBackend::new_incarnation(config).map(drop);
+    type Command = fn(&SqliteConfig) -> gesta_core::Result<()>;
+    for (name, command) in [("migrate", migrate as Command), ("begin", begin)] {
+        let path = home.path().join(format!("{name}.db"));
+        std::fs::copy(&backup, &path).expect("copies");
+        // Stands for an indexer, or for another backup.
+        let other = Connection::open(&path).expect("opens");
+        let count = "SELECT count(*) FROM events";
+        let count: i64 = other.query_row(count, [], |row| row.get(0)).expect("reads");
+        assert_eq!(count, 100);
+        let error = command(&SqliteConfig::file(&path)).expect_err("not in the file");
+        assert!(
+            error
+                .to_string()
+                .contains("another program has the file open"),
+            "{error}"
+        );
+        // The same files, as a killed command leaves them.
+        let left = home.path().join(format!("{name}-left.db"));
+        for suffix in ["", "-wal", "-end"] {
+            let of = |path: &std::path::Path| format!("{}{suffix}", path.display());
+            std::fs::copy(of(&path), of(&left)).expect("copies");
+        }
+        let config = SqliteConfig::file(&left);
+        let error = SqliteBackend::open(config.clone()).map(drop);
+        let error = error.expect_err("not finished").to_string();
+        assert!(error.contains("give that command again"), "{error}");
+        command(&config).expect("finishes it");
+        drop(other);
+        if name == "migrate" {
+            let still = SqliteBackend::open(config.clone()).map(drop);
+            let error = still.expect_err("a backup").to_string();
+            assert!(error.contains("gesta restore"), "{error}");
+            continue;
+        }
+        let store = open(&left);
+        assert_ne!(store.history().incarnation, old);
+        assert_eq!(read_all(&store).await.len(), 100);
+        assert!(verify(&store).await.is_healthy());
+        store.close().await;
+    }
+}
+
 #[tokio::test]
 async fn a_backup_is_a_whole_store_and_never_overwrites() {
     let home = tempfile::tempdir().expect("dir");
