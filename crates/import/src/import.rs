@@ -525,8 +525,9 @@ impl Import {
         }
         if event.sequence > next {
             let is_first = known.seen.is_none();
-            if self.options.kind == Kind::Lines && !self.options.allow_gaps && !was_met && !is_first
-            {
+            // Whether this run has met a stream that is forgotten nobody knows.
+            let is_between_files = !was_met && !is_first && !self.target.has_forgotten();
+            if self.options.kind == Kind::Lines && !self.options.allow_gaps && is_between_files {
                 return Err(gap_behind_stored(&event, next));
             }
             let may_be_truncated = self.options.kind == Kind::KurrentDb;

@@ -125,7 +125,7 @@ pub(crate) struct Target {
     /// The last position of each log when the import began: what stands there or before was there already.
     heads: Vec<Position>,
     known: HashMap<Arc<str>, Known>,
-    known_max: usize,
+    pub(crate) known_max: usize,
     /// How many streams were met and are forgotten.
     met_before: usize,
     /// Streams with events that are forgotten since their metadata were set, or they were closed.
@@ -241,6 +241,11 @@ impl Target {
             self.known.insert(Arc::clone(key), found);
         }
         Ok(())
+    }
+
+    /// Returns true if this run has met streams that it has forgotten.
+    pub(crate) fn has_forgotten(&self) -> bool {
+        self.met_before > 0
     }
 
     /// Notes that this run has met an event of a stream. Returns whether it had met one before.

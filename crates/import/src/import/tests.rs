@@ -369,3 +369,58 @@ async fn a_dry_run_refuses_what_the_import_refuses() {
         }
     }
 }
+
+/// A journal that is read event by event.
+struct OneByOne(VecDeque<SourceEvent>);
+
+#[async_trait]
+impl Source for OneByOne {
+    fn identity(&self) -> String {
+        "one by one".into()
+    }
+
+    async fn page(&mut self, after: Place) -> Result<Page> {
+        let events: Vec<_> = self.0.pop_front().into_iter().collect();
+        Ok(Page {
+            place: events.last().map_or(after, |event| event.place),
+            end: events.is_empty(),
+            events,
+            ..Page::default()
+        })
+    }
+
+    async fn count(&mut self, _after: Place) -> Result<Option<u64>> {
+        Ok(None)
+    }
+}
+
+/// What happened: numbers that are missing within a file were refused, as if they were in another one, if the stream
+/// had been forgotten meanwhile, since there were very many.
+#[tokio::test]
+async fn a_gap_within_a_file_is_taken_although_the_stream_is_forgotten() {
+    let other = SourceEvent {
+        key: "cart-2".into(),
+        ..events(2, &[(0, Role::Event, "{}")]).remove(0)
+    };
+    let all = [
+        events(1, &[(0, Role::Event, "{}")]).remove(0),
+        other,
+        events(3, &[(5, Role::Event, "{}")]).remove(0),
+    ];
+    let source = Box::new(OneByOne(all.into()));
+    let options = Options::new(Kind::Lines, "lines").unwrap();
+    let store = Arc::new(MemoryStore::new());
+    let mut import = Import::from(options, source, store as _).await.unwrap();
+    import.target.known_max = 1;
+    for _ in 0..3 {
+        assert_eq!(import.step().await.unwrap(), Step::Went);
+        import.checkpoint(false).await.unwrap();
+    }
+    assert_eq!(import.step().await.unwrap(), Step::End);
+    let report = import.report();
+    assert_eq!(
+        (report.stored, report.missing_numbers),
+        (3, 4),
+        "{report:?}"
+    );
+}
