@@ -429,6 +429,8 @@ impl Groups {
             commands: commands.clone(),
         };
         running.insert(storage.group.clone(), entry);
+        // A runtime that shuts down drops the task at once, which takes the entry out.
+        drop(running);
         let leave = Leave {
             groups: self.clone(),
             group: storage.group.clone(),
