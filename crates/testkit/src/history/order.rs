@@ -90,11 +90,10 @@ fn add_append<'a>(
     });
     let ended = answers.min().unwrap_or(u64::MAX);
     for part in &request.parts {
-        let place = part
-            .ids
-            .first()
-            .and_then(|id| places.get(&(&part.stream, *id)));
-        let Some(first) = place.and_then(|found| found.first()) else {
+        let mut places = part.ids.iter().map(|id| places.get(&(&part.stream, *id)));
+        let first = places.next().flatten().and_then(|found| found.first());
+        // What is not stored whole is another request's, or is told of elsewhere.
+        let Some(first) = first.filter(|_| places.all(|place| place.is_some())) else {
             continue;
         };
         let before = first.revision.0;
