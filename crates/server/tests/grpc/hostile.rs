@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use gesta_grpc::frame;
 use gesta_testkit::depth;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use crate::attacks::attack;
 use crate::client::Client;
-use crate::requests::{APPEND, READ, appending, read_of, reading};
+use crate::requests::{APPEND, READ, appending, following, read_of, reading};
 
 const CALLS: (usize, usize) = (10_000, 200_000);
 const CALLERS: usize = 16;
@@ -35,6 +36,12 @@ async fn bad_calls_get_precise_statuses() {
             tokio::spawn(async move {
                 let client = Client::to(server).await;
                 let mut rng = StdRng::seed_from_u64(seed ^ caller);
+                // Random calls seldom come to this one: a good subscription, which its deadline ends. They do not name
+                // its stream.
+                let subscription = frame::framed(&reading(following("late"))[0]);
+                let deadline = [("grpc-timeout", "50m")];
+                let ended = client.call_bytes(READ, &deadline, subscription).await;
+                assert_eq!(ended.code, 4, "{}", ended.message());
                 let mut codes: BTreeMap<i32, usize> = BTreeMap::new();
                 for _ in 0..calls / CALLERS {
                     // Without users nobody has a password to change.
@@ -52,7 +59,7 @@ async fn bad_calls_get_precise_statuses() {
         }
     }
     println!("calls by status: {codes:?}");
-    for code in [0, 3, 4, 8, 9, 12] {
+    for code in [0, 3, 8, 9, 12] {
         assert!(codes.contains_key(&code), "{code} never came: {codes:?}");
     }
     assert_eq!(panics.load(Ordering::SeqCst), 0, "panics");
