@@ -22,10 +22,36 @@ const STREAM: &str = "orders";
 const CONSUMERS: u64 = 10;
 /// Events of one append.
 const BATCH: usize = 500;
-/// Of so many events one is not answered for when it is delivered first.
-const SILENT_EVERY: u64 = 50;
+/// Of so many events one is not answered for when it is delivered first, one is refused then, and one is parked.
+const CHOSEN_EVERY: u64 = 50;
 /// Pause before a consumer tries again to reach a server that is gone.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// What a consumer does with an event that it was given.
+#[derive(Clone, Copy)]
+enum Deed {
+    Vanish,
+    /// Nothing is said, and its time runs out.
+    Silence,
+    Retry,
+    Park,
+    Skip,
+    Finish,
+}
+
+impl Deed {
+    fn random(rng: &mut StdRng) -> Self {
+        match rng.random_range(0..1_000) {
+            0..5 => Self::Vanish,
+            // Also an event that was not answered for before may time out, until it is parked.
+            5..15 => Self::Silence,
+            15..60 => Self::Retry,
+            60..80 => Self::Park,
+            80..100 => Self::Skip,
+            _ => Self::Finish,
+        }
+    }
+}
 
 /// What consumers have seen, whether the group has heard of it or not.
 #[derive(Default)]
@@ -34,15 +60,23 @@ pub(crate) struct Seen {
     pub(crate) deliveries: AtomicU64,
     /// Deliveries of which the server said that they were not the first.
     pub(crate) redeliveries: AtomicU64,
-    /// Revisions for which a consumer has said nothing. The retries do not tell: silence counts against the consumer
-    /// first.
-    silent: Mutex<HashSet<u64>>,
+    /// Revisions of events with which something was done on purpose. The retries do not tell: silence counts against
+    /// the consumer first.
+    chosen: Mutex<HashSet<u64>>,
     pub(crate) stop: AtomicBool,
 }
 
 impl Seen {
-    fn is_first_silence(&self, revision: u64) -> bool {
-        self.silent.lock().unwrap().insert(revision)
+    /// What must happen after the last kill is not left to chance.
+    fn chosen(&self, revision: u64) -> Option<Deed> {
+        let deed = match revision % CHOSEN_EVERY {
+            7 => Deed::Silence,
+            17 => Deed::Retry,
+            27 => Deed::Park,
+            _ => return None,
+        };
+        let is_first = self.chosen.lock().unwrap().insert(revision);
+        is_first.then_some(deed)
     }
 
     fn finish(&self, revision: u64) {
@@ -101,29 +135,22 @@ async fn work(consumer: &mut GroupConsumer, seen: &Seen, rng: &mut StdRng) {
         if delivery.retries > 0 {
             seen.redeliveries.fetch_add(1, Ordering::SeqCst);
         }
-        // Nothing is said, and its time runs out. This is not left to chance: it must happen after the last kill.
         let revision = delivery.event.revision.0;
-        if revision % SILENT_EVERY == 7 && seen.is_first_silence(revision) {
-            continue;
+        let deed = seen.chosen(revision).unwrap_or_else(|| Deed::random(rng));
+        if matches!(deed, Deed::Skip | Deed::Finish) {
+            seen.finish(revision);
         }
-        let answered = match rng.random_range(0..1_000) {
-            0..5 => return,
-            // Also an event that was not answered for before may time out, until it is parked.
-            5..15 => continue,
-            15..60 => consumer.nack(&delivery, Action::Retry, "not now").await,
-            60..80 => {
+        let answered = match deed {
+            Deed::Vanish => return,
+            Deed::Silence => continue,
+            Deed::Retry => consumer.nack(&delivery, Action::Retry, "not now").await,
+            Deed::Park => {
                 consumer
                     .nack(&delivery, Action::Park, "cannot be billed")
                     .await
             }
-            80..100 => {
-                seen.finish(delivery.event.revision.0);
-                consumer.nack(&delivery, Action::Skip, "").await
-            }
-            _ => {
-                seen.finish(delivery.event.revision.0);
-                consumer.ack(&delivery).await
-            }
+            Deed::Skip => consumer.nack(&delivery, Action::Skip, "").await,
+            Deed::Finish => consumer.ack(&delivery).await,
         };
         if answered.is_err() {
             return;
