@@ -30,10 +30,8 @@ def connect(*servers: str, policy: Policy = QUICK) -> gesta.Store:
     return gesta.connect(*servers, policy=policy)
 
 
-def refused_address() -> str:
-    """An address at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return "http://127.0.0.1:%d" % listener.getsockname()[1]
+# An address at which nobody listens: no port that the system gives to others.
+REFUSED_ADDRESS = "http://127.0.0.1:2"
 
 
 class Appends(unittest.TestCase):
@@ -117,7 +115,7 @@ class Appends(unittest.TestCase):
         self.assertEqual(len(server.ended()), 2)
 
     def test_it_gives_up(self) -> None:
-        store = connect(refused_address(), policy=Policy(give_up_after=0))
+        store = connect(REFUSED_ADDRESS, policy=Policy(give_up_after=0))
         with self.assertLogs("gesta"), self.assertRaises(gesta.Unavailable) as raised:
             store.append("s", [EventData("t", 1)])
         self.assertIn("Connection refused", str(raised.exception))
@@ -143,13 +141,13 @@ class SeveralServers(unittest.TestCase):
     """Goal: the next server is asked when one is away, and what is wrong is said, once."""
 
     def test_a_refused_connection_is_said_once_and_the_next_is_asked(self) -> None:
-        away, server = refused_address(), Scripted(answer(200, DONE), answer(200, DONE))
-        store = connect(away, server.url)
+        server = Scripted(answer(200, DONE), answer(200, DONE))
+        store = connect(REFUSED_ADDRESS, server.url)
         with self.assertLogs("gesta", "WARNING") as said:
             store.delete_stream("s")
             store.delete_stream("s")
         told = [record.getMessage() for record in said.records]
-        self.assertEqual(told, [f"no answer from {away}: Connection refused; trying again"])
+        self.assertEqual(told, [f"no answer from {REFUSED_ADDRESS}: Connection refused; trying again"])
         self.assertEqual(len(server.ended()), 2)
 
     def test_a_certificate_that_is_not_trusted_is_said(self) -> None:
@@ -230,7 +228,7 @@ class Following(unittest.TestCase):
                     raise Enough
                 return 0.001
 
-        store = connect(refused_address(), policy=Impatient())
+        store = connect(REFUSED_ADDRESS, policy=Impatient())
         with self.assertLogs("gesta") as said, self.assertRaises(Enough):
             next(store.follow_all())
         self.assertEqual(len(said.records), 1, said.output)
@@ -450,9 +448,9 @@ class Arguments(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "ca_file 'missing.pem' cannot be used: No such file"):
             gesta.connect("https://localhost", ca_file="missing.pem")
         with self.assertRaises(ValueError):
-            connect(refused_address()).append("s", [EventData("t", float("nan"))])
+            connect(REFUSED_ADDRESS).append("s", [EventData("t", float("nan"))])
         with self.assertRaises(TypeError):
-            connect(refused_address()).append("s", [EventData("t", 1, tags="ab")])
+            connect(REFUSED_ADDRESS).append("s", [EventData("t", 1, tags="ab")])
 
 
 class Packages(unittest.TestCase):

@@ -7,7 +7,7 @@ import { test } from "node:test";
 import { setTimeout } from "node:timers/promises";
 import * as gesta from "gesta-client";
 import { EventData } from "gesta-client";
-import { LOST, answer, messages, problem, refusedAddress, scripted } from "./scripted.mjs";
+import { LOST, REFUSED_ADDRESS, answer, messages, problem, scripted } from "./scripted.mjs";
 
 const QUICK = { giveUpAfter: 30_000, firstPause: 1, longestPause: 2 };
 const STORED = { stream: "s", first_revision: 0, last_revision: 0, log: 0, position: 1, checkpoint: "c" };
@@ -96,14 +96,14 @@ test("after a lost answer a refusal does not say that nothing was stored", async
 });
 
 test("it gives up", async () => {
-  const { store } = connect(await refusedAddress(), { giveUpAfter: 0 });
+  const { store } = connect(REFUSED_ADDRESS, { giveUpAfter: 0 });
   await assert.rejects(store.append("s", one()), (error) => {
     return error instanceof gesta.Unavailable && /cannot connect .* connection refused/.test(error.message);
   });
 });
 
 test("a call that its caller gives up ends", async () => {
-  const { store } = connect(await refusedAddress(), { longestPause: 60_000, firstPause: 60_000 });
+  const { store } = connect(REFUSED_ADDRESS, { longestPause: 60_000, firstPause: 60_000 });
   const end = new AbortController();
   const reading = store.info({ signal: end.signal });
   end.abort();
@@ -125,12 +125,11 @@ test("a delete that was not done is repeated", async () => {
 });
 
 test("a refused connection is said once, and the next server is asked", async () => {
-  const away = await refusedAddress();
   const server = await scripted(answer(200, DONE), answer(200, DONE));
-  const { store, said } = connect([away, server.url]);
+  const { store, said } = connect([REFUSED_ADDRESS, server.url]);
   await store.deleteStream("s");
   await store.deleteStream("s");
-  assert.deepEqual(said, [`no answer from ${away}: connection refused; trying again`]);
+  assert.deepEqual(said, [`no answer from ${REFUSED_ADDRESS}: connection refused; trying again`]);
 });
 
 test("a failure of TLS is said", async () => {
@@ -271,14 +270,13 @@ test("what cannot be read is a problem of the answer", async () => {
 test("a server that is away is told once", async () => {
   const end = new AbortController();
   const said = [];
-  const url = await refusedAddress();
-  const store = gesta.connect(url, { policy: QUICK, warn: (text) => said.push(text) });
+  const store = gesta.connect(REFUSED_ADDRESS, { policy: QUICK, warn: (text) => said.push(text) });
   const following = store.followAll({ signal: end.signal }).next();
   // Some more attempts by then, and many with time.
-  await assert.rejects(connect(url, { ...QUICK, giveUpAfter: 100 }).store.info(), gesta.Unavailable);
+  await assert.rejects(connect(REFUSED_ADDRESS, { ...QUICK, giveUpAfter: 100 }).store.info(), gesta.Unavailable);
   end.abort();
   assert.deepEqual(await following, { done: true, value: undefined });
-  assert.deepEqual(said, [`no answer from ${url}: connection refused; trying again`]);
+  assert.deepEqual(said, [`no answer from ${REFUSED_ADDRESS}: connection refused; trying again`]);
 });
 
 test("what is no event stream is thrown", async () => {
@@ -414,7 +412,7 @@ test("what cannot be meant is refused", async () => {
   for (const url of ["", "localhost:1", "ftp://a", "http://a:b", "http://u:p@a", "http://a?b", []]) {
     assert.throws(() => gesta.connect(url), TypeError);
   }
-  const { store } = connect(await refusedAddress());
+  const { store } = connect(REFUSED_ADDRESS);
   await assert.rejects(store.append("s", [{ type: "t", data: 1 }]), /events\[0\] is no EventData/);
   await assert.rejects(store.append("s", [new EventData("t", { a: NaN })]), /"a" is NaN, which JSON cannot say/);
   await assert.rejects(store.append("..", one()), /".." cannot be sent/);

@@ -49,12 +49,5 @@ export async function scripted(...answers) {
   return { url: `http://127.0.0.1:${server.address().port}`, asked, close: () => server.close() };
 }
 
-/** An address at which nobody listens. */
-export async function refusedAddress() {
-  const server = createServer().listen(0, "127.0.0.1");
-  await once(server, "listening");
-  const { port } = server.address();
-  server.close();
-  await once(server, "close");
-  return `http://127.0.0.1:${port}`;
-}
+/** An address at which nobody listens: no port that the system gives to others, and none that `fetch` refuses. */
+export const REFUSED_ADDRESS = "http://127.0.0.1:2";
