@@ -120,8 +120,7 @@ async fn the_process_that_is_killed() {
 fn read(folder: &Path) -> Option<(Checkpoint, Vec<(String, SeatsRow)>)> {
     let mut reader = rusqlite::Connection::open(folder.join("read.db")).expect("opened");
     let reader = reader.transaction().expect("begun");
-    let sql = "SELECT checkpoint FROM gesta_projections WHERE name = 'seats'";
-    let text: String = reader.query_row(sql, [], |row| row.get(0)).ok()?;
+    let checkpoint = checkpoint_in(&reader)?;
     let sql = "SELECT show, title, free FROM seats ORDER BY show";
     let mut statement = reader.prepare(sql).expect("the view is there");
     let rows = statement.query_map([], |row| {
@@ -129,7 +128,28 @@ fn read(folder: &Path) -> Option<(Checkpoint, Vec<(String, SeatsRow)>)> {
         Ok((row.get(0)?, SeatsRow { title, free }))
     });
     let rows = rows.expect("rows").map(|row| row.expect("a row")).collect();
-    Some((Checkpoint::from_str(&text).expect("a checkpoint"), rows))
+    Some((checkpoint, rows))
+}
+
+fn checkpoint_in(reader: &rusqlite::Connection) -> Option<Checkpoint> {
+    let sql = "SELECT checkpoint FROM gesta_projections WHERE name = 'seats'";
+    let text: String = reader.query_row(sql, [], |row| row.get(0)).ok()?;
+    Some(Checkpoint::from_str(&text).expect("a checkpoint"))
+}
+
+/// Waits until the rows have another checkpoint.
+async fn until_moved(folder: &Path, before: Option<&Checkpoint>) {
+    let has_moved = || {
+        let reader = rusqlite::Connection::open(folder.join("read.db")).ok()?;
+        checkpoint_in(&reader).filter(|now| Some(now) != before)
+    };
+    let moved = async {
+        while has_moved().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), moved).await;
+    waited.expect("it comes on");
 }
 
 fn fold(events: &[RecordedEvent]) -> Vec<(String, SeatsRow)> {
@@ -148,7 +168,7 @@ async fn it_survives_kill_9_at_any_moment() {
         .await
         .expect("made");
     let mut random = Random::seed(kills);
-    let (mut moved, mut before) = (0, None);
+    let (mut moved, mut before) = (0, None::<Checkpoint>);
     for kill in 0..kills {
         let mut process = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "the_process_that_is_killed", "--nocapture"])
@@ -158,11 +178,15 @@ async fn it_survives_kill_9_at_any_moment() {
             .stderr(Stdio::null())
             .spawn()
             .expect("it begins");
-        // Some die while they begin, the others while they are at it.
-        if !random.one_in(4) {
+        // Some die while they begin, some soon after that, the others while they are at it.
+        let is_begun = !random.one_in(4);
+        if is_begun {
             let lines = BufReader::new(process.stdout.take().expect("piped")).lines();
             let begun = lines.map_while(Result::ok).any(|line| line.contains(BEGUN));
             assert!(begun, "it ended by itself");
+        }
+        if is_begun && !random.one_in(4) {
+            until_moved(folder.path(), before.as_ref()).await;
         }
         tokio::time::sleep(Duration::from_millis(random.below(200))).await;
         assert!(
