@@ -211,6 +211,7 @@ async fn it_survives_kill_9_at_any_moment() {
         assert_eq!(rows, fold(&applied), "after kill {kill}, at {places:?}");
         moved += u64::from(before.replace(checkpoint.clone()) != Some(checkpoint));
     }
+    println!("it came on {moved} times in {kills} lives");
     assert!(
         moved * 3 > kills,
         "it came on only {moved} times in {kills} lives"
