@@ -673,6 +673,7 @@ fn a_move_that_waits_for_a_standby_says_so() {
         target.execute("SELECT pg_reload_conf()").unwrap();
     };
     standby("away");
+    support::until_commits_wait(&target);
     let mut moving = gesta(&["move", &urls[0], &urls[1]])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -21,7 +21,9 @@ use std::process::Stdio;
 use consumer::Consumer;
 use gesta_pgtest::{Cluster, Replication};
 use source::{SLOT, Source, World, append_at, decoding};
-use support::{Server, ended, gesta, output_of, patient, run, stderr, succeed, wait_until};
+use support::{
+    Server, ended, gesta, output_of, patient, run, stderr, succeed, until_commits_wait, wait_until,
+};
 
 const INCARNATION: &str = "SELECT incarnation FROM gesta.store";
 
@@ -55,6 +57,7 @@ fn a_slot_shows_what_no_standby_has() {
     };
     assert_eq!(shown(), 1);
     set_standbys(source, "nobody");
+    until_commits_wait(source.postgres);
     let append = ["stream", "append", "cart-1", "--type", "happened"];
     let mut append = gesta(&[&append[..], &["--data", "2", "--store", &server.url]].concat());
     append.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -219,6 +219,18 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until commits wait for a synchronous standby that is away: sessions show the setting before another process of
+/// the server, which decides whether commits wait, has read it.
+pub(crate) fn until_commits_wait(server: &gesta_pgtest::Server) {
+    let probe = "SELECT pg_logical_emit_message(true, 'probe', '')";
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+               WHERE wait_event = 'SyncRep' AND query LIKE '%probe%'";
+    std::thread::scope(|scope| {
+        scope.spawn(|| while server.execute(probe).is_ok() {});
+        wait_until("a commit waits", || server.query(end).unwrap().is_some());
+    });
+}
+
 /// The body of the answer to a GET.
 pub(crate) fn get(address: &str, path: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
