@@ -17,8 +17,8 @@ use crate::open::{self, Open};
 use crate::rows::{self, Columns};
 use crate::session::PostgresSession;
 use crate::statements::{
-    COUNT_PARKED, END_LEASE, FILL_FILTER, FIND_SCHEMA_VERSION, INSERT_COMMAND, READ_ANSWER,
-    READ_COMMANDS, READ_PARKED, READ_PARKED_KEYS, READ_PROJECTIONS, READ_RIGHTS,
+    COUNT_PARKED, CUT_LEASES, END_LEASE, FILL_FILTER, FIND_SCHEMA_VERSION, INSERT_COMMAND,
+    READ_ANSWER, READ_COMMANDS, READ_PARKED, READ_PARKED_KEYS, READ_PROJECTIONS, READ_RIGHTS,
     READ_SCHEMA_VERSION, RENEW_LEASE, UPDATE_STATE,
 };
 use crate::tables::{self, Loading};
@@ -235,6 +235,9 @@ impl<D: Driver> Target for Postgres<D> {
             return Ok(());
         }
         let millis = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+        // A statement of its own, which holds no row while it waits for another: two processes may do this at once.
+        let params = vec![Param::uuid(node), Param::int(millis)];
+        self.query(CUT_LEASES, params).await?;
         let params = vec![Param::uuid(node), Param::text(name), Param::int(millis)];
         self.query(RENEW_LEASE, params).await?;
         Ok(())

@@ -21,6 +21,7 @@ pub(crate) const RESET_PROJECTION: &str = include_str!("../sql/reset_projection.
 pub(crate) const END_SESSION: &str = include_str!("../sql/end_session.sql");
 
 pub(crate) const RENEW_LEASE: &str = include_str!("../sql/renew_lease.sql");
+pub(crate) const CUT_LEASES: &str = include_str!("../sql/cut_leases.sql");
 pub(crate) const DELETE_LEASES: &str = include_str!("../sql/delete_leases.sql");
 
 pub(crate) const INSERT_PARKED: &str = include_str!("../sql/insert_parked.sql");

@@ -399,6 +399,9 @@ impl Target for SqliteTarget {
                 .or_target()?;
             if lease > 0 {
                 connection
+                    .execute(statements::CUT_LEASES, params![node.as_bytes(), lease])
+                    .or_target()?;
+                connection
                     .execute(
                         statements::RENEW_LEASE,
                         params![node.as_bytes(), name, lease],

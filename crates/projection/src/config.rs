@@ -46,7 +46,8 @@ pub struct Config {
     pub live_every: Duration,
     /// Memory for rows that a view keeps so that they need not be read again, roughly, in bytes.
     pub row_cache_bytes_max: usize,
-    /// For how long a process that is not heard keeps its projections.
+    /// For how long a process that is not heard keeps its projections. All processes should have about the same: one
+    /// that finds a lease of more than ten times its own shortens it, since it may be of before a clock was set back.
     pub lease: Duration,
     /// Time between two looks at the states, leases and commands of all projections: two statements.
     pub look_every: Duration,

@@ -98,6 +98,11 @@ impl<T: Target> Looker<T> {
             *renewed = Some(now);
         }
         let rows = Arc::new(self.target.list().await?);
+        // A clock was set ahead, or the lease was taken for one of before it was set back.
+        let is_over = |row: &Stored| row.owner == Some(self.node) && !row.owned;
+        if rows.iter().any(is_over) {
+            *renewed = None;
+        }
         let commands = Arc::new(self.target.commands().await?);
         let at = Some(at);
         self.found.send_replace(Look { at, rows, commands });

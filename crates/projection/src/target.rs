@@ -370,6 +370,9 @@ pub trait Target: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<OwnedValue>, TargetError>> + Send;
 
     /// Renews the lease of this process: one row, however many projections it runs. A `lease` of zero ends it.
+    ///
+    /// Leases of other processes that last more than ten times as long were granted before the clock was set back: they
+    /// last as long as this one from now on.
     fn renew(
         &self,
         node: Uuid,

@@ -9,6 +9,12 @@ use crate::flavour::{Limits, Target, target};
 
 /// Ends the leases of all processes, as time would.
 pub(crate) const END_LEASES: &str = "UPDATE gesta_projections_nodes SET until = '-infinity'";
+/// What the leases of all processes are after the clock was set an hour back.
+pub(crate) const SET_BACK: &str =
+    "UPDATE gesta_projections_nodes SET until = until + interval '1 hour'";
+/// The same after it was set an hour ahead.
+pub(crate) const SET_AHEAD: &str =
+    "UPDATE gesta_projections_nodes SET until = until - interval '1 hour'";
 /// Each how manieth call of a process is tested to fail: all are tested with SQLite, which is quicker.
 pub(crate) const EVERY: usize = 5;
 /// Random histories of each kind.

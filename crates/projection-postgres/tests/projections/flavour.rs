@@ -6,7 +6,9 @@ use gesta_projection::{ApplyError, Batch, Projection};
 pub(crate) use gesta_projection_postgres::Limits;
 use gesta_projection_postgres::{Options, PostgresTarget, Transaction};
 
-pub(crate) use crate::databases::{Database, END_LEASES, EVERY, HISTORIES, TAKES_ZERO};
+pub(crate) use crate::databases::{
+    Database, END_LEASES, EVERY, HISTORIES, SET_AHEAD, SET_BACK, TAKES_ZERO,
+};
 use crate::databases::{INSERT_JOURNAL, JOURNAL};
 use crate::kit::fixtures::{amounts, of_category};
 

@@ -16,6 +16,10 @@ pub(crate) type Target = SqliteTarget;
 
 /// Ends the leases of all processes, as time would.
 pub(crate) const END_LEASES: &str = "UPDATE gesta_projections_nodes SET until = 0";
+/// What the leases of all processes are after the clock was set an hour back.
+pub(crate) const SET_BACK: &str = "UPDATE gesta_projections_nodes SET until = until + 3600000";
+/// The same after it was set an hour ahead.
+pub(crate) const SET_AHEAD: &str = "UPDATE gesta_projections_nodes SET until = until - 3600000";
 /// Each how manieth call of a process is tested to fail.
 pub(crate) const EVERY: usize = 1;
 /// Random histories of each kind.

@@ -11,7 +11,9 @@ use gesta_projection_sqlx::sqlx::{self, Acquire as _, PgConnection};
 use gesta_projection_sqlx::{SqlxTarget, Synchronous, target_with};
 
 use crate::databases::{INSERT_JOURNAL, JOURNAL};
-pub(crate) use crate::databases::{END_LEASES, EVERY, HISTORIES, Database, TAKES_ZERO};
+pub(crate) use crate::databases::{
+    Database, END_LEASES, EVERY, HISTORIES, SET_AHEAD, SET_BACK, TAKES_ZERO,
+};
 use crate::kit::fixtures::{amounts, of_category};
 
 /// The target under test.

@@ -308,6 +308,26 @@ pub async fn a_lease_keeps_others_away<F: Factory>(factory: &F) {
     ));
 }
 
+/// Goal: a lease that lasts much longer than those that others are granted now is one of before the clock was set back,
+/// and ends after such a time; one that lasts some times as long does not.
+pub async fn a_lease_of_before_a_clock_was_set_back_ends<F: Factory>(factory: &F) {
+    let target = registered(factory).await;
+    let (hour, short) = (Duration::from_secs(3_600), Duration::from_millis(50));
+    target.renew(NODE, "a", hour).await.expect("renewed");
+    let (_, _) = begin(&target, 1, NODE).await;
+    target.renew(OTHER, "b", hour / 9).await.expect("renewed");
+    assert!(stored(&target, 1).await.owned);
+    let ends = async {
+        target.renew(OTHER, "b", short).await.expect("renewed");
+        while stored(&target, 1).await.owned {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(AT_ALL, ends).await.expect("it ends");
+    let (_, row) = begin(&target, 1, OTHER).await;
+    assert_eq!(row.owner, Some(NODE));
+}
+
 /// Goal: after a pause no batch is applied; a reason is kept; the end of a session may stop the projection.
 pub async fn a_pause_is_exact<F: Factory>(factory: &F) {
     let target = registered(factory).await;
@@ -546,6 +566,7 @@ macro_rules! target_conformance {
             the_fence_is_exact
             a_session_waits_for_the_one_before
             a_lease_keeps_others_away
+            a_lease_of_before_a_clock_was_set_back_ends
             a_pause_is_exact
             attempts_are_announced_before_they_are_made
             parked_events_are_kept_in_order

@@ -7,7 +7,7 @@ use gesta_projection::{Config, OnPoison, Phase, State};
 
 use super::fixtures::Balances;
 use super::world::{World, id, quick, until, until_phase};
-use crate::flavour::EVERY;
+use crate::flavour::{EVERY, SET_AHEAD, SET_BACK};
 
 fn small() -> Config {
     Config {
@@ -80,6 +80,41 @@ async fn schedules_7_and_8_an_owner_that_wakes_writes_nothing() {
         faulty.kill();
         drop(sleeper);
         world.comes_right(OnPoison::Stop).await;
+    }
+}
+
+/// Schedule 9: the clock by which leases are judged is set an hour back or ahead: that of the database, or where the rows
+/// are in a file that of the machine. Owners that live keep their projection or lose it once; of one that is dead it is
+/// taken over. What happened: after a clock was set back, nobody took over from an owner that was dead, for an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedule_09_a_clock_that_is_set_stops_nothing() {
+    for (set, is_dead) in [
+        (SET_BACK, false),
+        (SET_AHEAD, false),
+        (SET_BACK, true),
+        (SET_AHEAD, true),
+    ] {
+        let world = World::new().await;
+        let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
+        let first = world.faulty(quick(), &faulty).view(Balances).start().await;
+        let first = first.expect("started");
+        let balances = id("balances", 1);
+        until_phase(&first, &balances, Phase::Live).await;
+        let second = world.started(quick(), Balances).await;
+        until_phase(&second, &balances, Phase::StandingBy).await;
+        world.append_many(20).await;
+        if is_dead {
+            faulty.kill();
+        }
+        world.database.execute(set).await;
+        world.append_many(20).await;
+        world.is_whole(&second, OnPoison::Stop).await;
+        if is_dead {
+            until_phase(&second, &balances, Phase::Live).await;
+        } else {
+            first.shutdown().await;
+        }
+        second.shutdown().await;
     }
 }
 

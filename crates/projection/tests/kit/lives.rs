@@ -38,6 +38,10 @@ async fn restored() -> World {
     world
 }
 
+/// A lease that lasts however slow the machine is. All processes of a test have it: one that is much longer than that of
+/// another process is shortened.
+const LONG: Duration = Duration::from_secs(3_600);
+
 fn by_hand() -> Config {
     Config {
         switch_when_caught_up: false,
@@ -163,14 +167,18 @@ async fn an_owner_that_wakes_does_not_switch() {
     let held = Outer(Meanwhile(Arc::clone(&world.store), holds));
     let held: Arc<dyn EventStore> = Arc::new(held);
     let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
-    let first = Projections::on(&held, faulty.clone()).config(quick());
+    let config = Config {
+        lease: LONG,
+        ..quick()
+    };
+    let first = Projections::on(&held, faulty.clone()).config(config);
     let first = first.view(BalancesV2).start().await.expect("started");
     until_so(async || asked.load(Ordering::SeqCst) > 2, "it would switch").await;
     faulty.set_hung(true);
     world.end_leases().await;
     let config = Config {
-        // The first one does not get the version back, however slow the machine is.
-        lease: Duration::from_secs(3_600),
+        // The first one does not get the version back.
+        lease: LONG,
         ..by_hand()
     };
     let (second, gate) = gated(&world, config).await;
@@ -195,17 +203,16 @@ async fn a_process_that_has_not_noticed_a_restore_does_not_switch() {
     world.comes_right(OnPoison::Stop).await;
     let known = Arc::clone(&world.store);
     world.store = first_of(&world.store, 10).await;
-    let config = Config {
-        // It is kept however slow the machine is.
-        lease: Duration::from_secs(3_600),
+    let config = || Config {
+        lease: LONG,
         ..quick()
     };
-    let present = world.started(config, Balances).await;
+    let present = world.started(config(), Balances).await;
     until_phase(&present, &id("balances", 1), Phase::Stopped).await;
     reset(&world.control(), 1).await;
     world.is_whole(&present, OnPoison::Stop).await;
     let faulty = Faulty::new(world.target.clone(), 0, Fate::None);
-    let late = Projections::on(&known, faulty.clone()).config(quick());
+    let late = Projections::on(&known, faulty.clone()).config(config());
     let late = late.view(BalancesV2).start().await.expect("started");
     until_phase(&late, &id("balances", 2), Phase::Live).await;
     // It tries when it is live, and at each look from the third on.
