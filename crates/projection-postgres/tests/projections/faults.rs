@@ -21,7 +21,8 @@ use crate::databases::{Database, connect};
 
 use crate::flavour::{Journal, Limits, Target, fail_and_forget};
 use crate::kit::fixtures::{
-    Balance, Balances, balances_of, event, journal_of, of_category, place_at, random_event, seen,
+    Balance, Balances, balances_of, event, journal_of, numbered, of_category, place_at,
+    random_event, seen,
 };
 
 /// Time for something to happen at all.
@@ -177,7 +178,7 @@ async fn connections_are_killed_at_any_moment() {
 
 /// Goal: a server that dies and comes back, or takes no rows for a while, stops nothing for good and loses nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_dies_and_refuses_rows_for_a_while() {
+async fn schedules_10_and_11_the_server_dies_and_refuses_rows() {
     let server = Server::start().expect("it starts");
     let mut server = server.expect("PostgreSQL is installed");
     let database = Database::on(&server.url()).await;
@@ -215,7 +216,7 @@ async fn the_server_dies_and_refuses_rows_for_a_while() {
 
 /// Goal: an answer to a commit that is lost is asked for, and the batch is neither lost nor applied again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_answer_to_a_commit_is_lost() {
+async fn schedule_04_the_answer_to_a_commit_is_lost() {
     let proxy = FaultProxy::to_postgres(server().addr()).expect("a proxy");
     let database = Database::on(&server().url()).await;
     let target = database.target_by(&proxy.url(&database.url), Limits::default());
@@ -246,7 +247,7 @@ async fn the_answer_to_a_commit_is_lost() {
 
 /// Goal: an owner that stands still past its lease finds another one when it wakes, and writes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_owner_that_stands_still_is_succeeded() {
+async fn schedules_7_and_8_an_owner_that_stands_still_is_succeeded() {
     let proxy = FaultProxy::start(server().addr()).expect("a proxy");
     let database = Database::on(&server().url()).await;
     let (store, mut random) = (store(), Random::seed(17));
@@ -335,11 +336,11 @@ async fn open_and_write(
     session.write(&table(), &rows(keys), &none).await
 }
 
-/// Schedule: the commit is sent and does not arrive, the owner is taken for dead, another one begins, the commit
+/// Schedule 6: the commit is sent and does not arrive, the owner is taken for dead, another one begins, the commit
 /// arrives.
 /// Goal: the server has ended the transaction before the other one began, so the commit does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_arrives_late_does_nothing() {
+async fn schedule_06_a_commit_that_arrives_late_does_nothing() {
     let proxy = FaultProxy::start(server().addr()).expect("a proxy");
     let database = Database::on(&server().url()).await;
     let (far, near) = (
@@ -370,7 +371,7 @@ async fn a_commit_that_arrives_late_does_nothing() {
 
 /// Goal: a commit whose answer is lost is in doubt, and the next session shows that it was done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_without_an_answer_is_asked_for() {
+async fn schedule_04_a_commit_without_an_answer_is_asked_for() {
     let proxy = FaultProxy::to_postgres(server().addr()).expect("a proxy");
     let database = Database::on(&server().url()).await;
     let (far, near) = (
@@ -412,7 +413,7 @@ async fn a_failure_that_was_forgotten_fails_the_commit() {
 
 /// Goal: a deadlock with an application's own transaction is no fault of an event: the batch may be tried again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deadlock_with_an_application_may_be_tried_again() {
+async fn schedule_12_a_deadlock_with_an_application_is_tried_again() {
     let database = Database::on(&server().url()).await;
     let named = format!("{}?application_name={}", database.url, database.schema);
     let target = database.target_by(
@@ -463,7 +464,7 @@ async fn a_deadlock_with_an_application_may_be_tried_again() {
 
 /// Goal: rows that somebody else has locked stop the projection for as long, and nothing is parked for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locked_rows_are_waited_for_and_park_nothing() {
+async fn schedule_13_locked_rows_are_waited_for_and_park_nothing() {
     let database = Database::on(&server().url()).await;
     let store = store();
     let projections = Projections::on(&store, database.target_with(short())).config(Config {
@@ -491,31 +492,26 @@ async fn locked_rows_are_waited_for_and_park_nothing() {
     running.shutdown().await;
 }
 
-/// Goal: a session that hangs keeps its own connection and no other.
+/// Schedule 25: a hundred projections over one pool of four connections; one that hangs keeps its own connection, and no
+/// other one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_hangs_does_not_stop_others() {
+async fn schedule_25_one_of_a_hundred_that_hangs_stops_no_other() {
     let database = Database::on(&server().url()).await;
     let store = store();
-    let running = run(&store, database.target()).await;
+    let definition = Projections::on(&store, database.target()).config(quick());
+    let definition = definition.view(Balances).projection(Journal);
+    let running = numbered(definition, 98).start().await.expect("started");
     add(&store, "account-0", 1).await;
     come_to_the_end(&store, &database).await;
     let application = connect(&database.url, &database.schema).await;
     let lock = "BEGIN; LOCK TABLE journal_v1 IN EXCLUSIVE MODE";
     application.batch_execute(lock).await.expect("locked");
     add(&store, "account-0", 2).await;
-    let head = store.info().await.expect("info").heads[0];
-    let until = Instant::now() + WITHIN;
-    loop {
-        let (checkpoint, _) = seen(&database, "balances").await;
-        if checkpoint
-            .positions_for(checkpoint.incarnation, 1)
-            .expect("of one log")[0]
-            >= head
-        {
-            break;
-        }
-        assert!(Instant::now() < until, "the other projection hangs too");
-        sleep(Duration::from_millis(10)).await;
+    let info = store.info().await.expect("info");
+    let head = Checkpoint::logs(info.incarnation, info.heads);
+    for id in running.ids().iter().filter(|id| id.name != "journal") {
+        let waited = running.wait_for(&id.name, &head, WITHIN).await;
+        waited.expect("the one that hangs holds up no other");
     }
     application
         .batch_execute("ROLLBACK")

@@ -212,47 +212,10 @@ pub(crate) fn journal_of(events: &[RecordedEvent], deadly: &HashSet<EventId>) ->
     rows.collect::<Vec<String>>().join("\n")
 }
 
-/// [`Balances`] under other names, to have many projections.
-struct Numbered<const N: usize>;
-
-/// The names of [`Numbered`].
-const NAMES: [&str; 20] = [
-    "n0", "n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10", "n11", "n12", "n13", "n14",
-    "n15", "n16", "n17", "n18", "n19",
-];
-
-impl<const N: usize> View for Numbered<N> {
-    const NAME: &'static str = NAMES[N];
-    const VERSION: u32 = 1;
-    type Key = String;
-    type Row = Balance;
-
-    fn filter(&self) -> Filter {
-        Balances.filter()
-    }
-
-    fn key(&self, event: &RecordedEvent) -> Option<String> {
-        Balances.key(event)
-    }
-
-    fn evolve(&self, row: &mut Option<Balance>, event: &RecordedEvent) -> Result<(), ApplyError> {
-        Balances.evolve(row, event)
-    }
-}
-
-/// Adds one or twenty views.
+/// Adds [`Balances`] so many times, under the names `n0`, `n1` and so on.
 pub(crate) fn numbered<T: gesta_projection::Target>(
     to: Projections<T>,
     count: usize,
 ) -> Projections<T> {
-    let mut to = to.view(Numbered::<0>);
-    if count > 1 {
-        macro_rules! add {
-            ($($n:literal)+) => {
-                $(to = to.view(Numbered::<$n>);)+
-            };
-        }
-        add!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
-    }
-    to
+    (0..count).fold(to, |to, n| to.view_as(&format!("n{n}"), Balances))
 }
