@@ -1,38 +1,19 @@
-//! The system clocks that nodes see, which can be set while they run: by libfaketime, a library that is loaded before
-//! the program and reads a file. The clocks that measure time since the start of the machine stay as they are.
+//! The system clocks that nodes see, which can be set while they run.
 //!
 //! It is written down how each clock was set and when, so that a judge knows what a clock may have shown at any time.
-//! The library adds the part by which a clock is too quick from the start of the process on, and keeps the last speed
-//! that it has read: so each setting has one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use gesta_core::{Clock as _, SystemClock, Timestamp};
+use gesta_pgtest::FakeClock;
 
-use crate::failure::{Result, fail};
+use crate::failure::{Failure, Result, fail};
 use crate::machine::child::Program;
 
-/// Where Debian puts the library, below the folder of the architecture.
-const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
-/// A setting is seen within this time: the library reads the file once a second.
+/// A setting is seen within this time: the file is read once a second.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
-
-/// True if the library is installed.
-pub(crate) fn can_be_set() -> bool {
-    let library = library();
-    if library.is_none() {
-        eprintln!("SKIPPED: clocks cannot be set, for libfaketime is not installed");
-    }
-    library.is_some()
-}
-
-fn library() -> Option<PathBuf> {
-    let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
-    let mut libraries = folders.map(|folder| folder.path().join(LIBRARY));
-    libraries.find(|path| path.exists())
-}
 
 /// How a clock is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,12 +30,6 @@ impl Setting {
         seconds: 0,
         speed: 100,
     };
-
-    /// As the library reads it.
-    fn text(self) -> String {
-        let (whole, hundredths) = (self.speed / 100, self.speed % 100);
-        format!("{:+} x{whole}.{hundredths:02}", self.seconds)
-    }
 }
 
 /// A time in which a clock was set in one way.
@@ -71,7 +46,7 @@ pub(crate) struct Span {
 /// The clock of a node.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    file: PathBuf,
+    fake: FakeClock,
     spans: Mutex<Vec<Span>>,
 }
 
@@ -81,24 +56,20 @@ impl Clock {
     /// # Errors
     /// If the library is not installed.
     pub(crate) fn give(program: &mut Program, folder: &Path, name: &str) -> Result<Self> {
-        let Some(library) = library() else {
-            return fail("clocks cannot be set: libfaketime is not installed (package faketime)");
+        let Some(fake) = told(FakeClock::in_folder(folder, name))? else {
+            return fail("clocks cannot be set");
         };
-        let clock = Self {
-            file: folder.join(format!("{name}.clock")),
-            spans: Mutex::default(),
-        };
-        clock.write(Setting::RIGHT)?;
-        let variables = [
-            format!("LD_PRELOAD={}", library.display()),
-            format!("FAKETIME_TIMESTAMP_FILE={}", clock.file.display()),
-            "FAKETIME_CACHE_DURATION=1".into(),
-            "FAKETIME_DONT_FAKE_MONOTONIC=1".into(),
-            program.path.display().to_string(),
-        ];
+        let variables = fake.variables();
+        let variables = variables.map(|(name, value)| format!("{name}={value}"));
+        let path = program.path.display().to_string();
         program.path = "/usr/bin/env".into();
-        program.arguments.splice(0..0, variables);
-        Ok(clock)
+        program
+            .arguments
+            .splice(0..0, variables.into_iter().chain([path]));
+        Ok(Self {
+            fake,
+            spans: Mutex::default(),
+        })
     }
 
     /// Sets it, for a process that was started then. It is seen within a second.
@@ -109,19 +80,17 @@ impl Clock {
             started,
             setting,
         });
-        self.write(setting)
-    }
-
-    fn write(&self, setting: Setting) -> Result<()> {
-        let fresh = self.file.with_extension("new");
-        std::fs::write(&fresh, setting.text())?;
-        Ok(std::fs::rename(fresh, &self.file)?)
+        told(self.fake.set(setting.seconds, setting.speed))
     }
 
     /// How it was set so far, in order.
     pub(crate) fn spans(&self) -> Vec<Span> {
         self.spans.lock().unwrap().clone()
     }
+}
+
+fn told<T>(outcome: gesta_pgtest::Result<T>) -> Result<T> {
+    outcome.map_err(|error| Failure(error.to_string()))
 }
 
 /// What the clocks of all nodes may have shown.
@@ -205,14 +174,5 @@ mod tests {
             let found = readings.were_right(from * SECOND, to * SECOND);
             assert_eq!(found, are_right, "{from} to {to}");
         }
-    }
-
-    /// What happened: a clock that was set right after it had been quick stayed quick, since the library keeps a speed
-    /// until it reads another one.
-    #[test]
-    fn each_setting_has_a_speed() {
-        let texts = [(0, 100), (-60, 110), (3_600, 90)];
-        let texts = texts.map(|(seconds, speed)| Setting { seconds, speed }.text());
-        assert_eq!(texts, ["+0 x1.00", "-60 x1.10", "+3600 x0.90"]);
     }
 }

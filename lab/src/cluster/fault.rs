@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use gesta_core::LogId;
-use gesta_pgtest::FaultProxy;
+use gesta_pgtest::{FakeClock, FaultProxy};
 use hyper::Method;
 use nix::sys::signal::Signal;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use super::clocks::Setting;
 use super::load::Prober;
 use super::nodes::{Conditions, Nodes};
 use super::owners::Owners;
-use super::{SizeArgs, clocks, payments};
+use super::{SizeArgs, payments};
 use crate::failure::{Result, blocking, fail};
 use crate::faults::name_of;
 use crate::machine::http::Connection;
@@ -120,7 +120,7 @@ impl NodeFault {
         match self {
             // Whether the other logs go on is asked of each log by itself, and of shows nobody knows where they lie.
             Self::OneDatabaseAway => size.databases > 1 && load == LoadKind::Appends,
-            Self::ClockStep => clocks::can_be_set(),
+            Self::ClockStep => FakeClock::library().is_some(),
             Self::TimersKill | Self::TimersHang => load == LoadKind::Payments,
             _ => true,
         }
