@@ -15,256 +15,34 @@
 
 #[path = "moving/answers.rs"]
 mod answers;
+#[path = "moving/file.rs"]
+mod file;
+#[path = "moving/load.rs"]
+mod load;
 mod support;
 #[path = "moving/visitors.rs"]
 mod visitors;
 
-use std::collections::HashSet;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use answers::{Answers, median};
+use answers::median;
+use file::move_from_file;
 use gesta_client::HttpStore;
-use gesta_core::{
-    AllFrom, Append, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision,
-    Position, ReadAll, RecordedEvent, StreamId,
-};
-use gesta_groups::{ConsumerGroups, Create, Error, GroupId, Settings, Source};
+use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision};
 use gesta_pgtest::{Server as Postgres, ServerConfig, free_address};
 use gesta_testkit::depth;
 use gesta_testkit::faulty::Random;
+use load::Load;
 use support::{PATIENCE, Server, code, gesta, patient, run, stderr, stdout, succeed};
-use tokio::task::JoinHandle;
 use visitors::Visitors;
 
-/// Writers, each with a stream of its own and one append at a time.
-const WRITERS: usize = 6;
-/// Appends of every writer before a move begins, and after it.
-const APPENDS: usize = 5;
 /// The code of a command that says to try again.
 const TRY_AGAIN: i32 = 5;
 /// The pause before a server is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
-
-/// Writers and a reader, which know the servers of both sides.
-struct Load {
-    stop: Arc<AtomicBool>,
-    /// Of each writer, and of each visitor.
-    answers: Vec<Answers>,
-    writers: Vec<JoinHandle<Vec<EventId>>>,
-    reader: JoinHandle<Vec<(Position, EventId)>>,
-    consumer: JoinHandle<()>,
-    consumed: Consumed,
-    visitors: Option<Visitors>,
-}
-
-/// The events that the consumer of the group was given.
-type Consumed = Arc<Mutex<HashSet<EventId>>>;
-
-impl Load {
-    fn start(urls: &[String], visitors: Option<Visitors>) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (mut answers, mut writers) = (Vec::new(), Vec::new());
-        for writer in 0..WRITERS {
-            let count = Answers::new();
-            answers.push(count.clone());
-            // Each begins with another server.
-            let mut urls = urls.to_vec();
-            let first = writer % urls.len();
-            urls.rotate_left(first);
-            let stop = Arc::clone(&stop);
-            writers.push(tokio::spawn(write(store_of(&urls), writer, stop, count)));
-        }
-        let reader = tokio::spawn(read_until_stopped(store_of(urls), Arc::clone(&stop)));
-        let consumed = Consumed::default();
-        let consumer = tokio::spawn(consume(store_of(urls), Arc::clone(&consumed)));
-        answers.extend(
-            visitors
-                .iter()
-                .flat_map(|visitors| visitors.answers.clone()),
-        );
-        Self {
-            stop,
-            answers,
-            writers,
-            reader,
-            consumer,
-            consumed,
-            visitors,
-        }
-    }
-
-    fn counts(&self) -> Vec<usize> {
-        self.answers.iter().map(Answers::count).collect()
-    }
-
-    /// Waits until every writer and every visitor has got some answers more.
-    async fn goes_on(&self) {
-        let (before, begun) = (self.counts(), Instant::now());
-        loop {
-            let now = self.counts();
-            if before
-                .iter()
-                .zip(&now)
-                .all(|(before, now)| *now >= before + APPENDS)
-            {
-                return;
-            }
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "appends do not go on: {before:?} {now:?}"
-            );
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    /// From now on the longest wait of each client counts.
-    fn measure(&self) {
-        self.answers.iter().for_each(Answers::measure);
-    }
-
-    /// The longest waits of a writer and of a visitor since then.
-    fn waited(&self) -> [Duration; 2] {
-        let (writers, visitors) = self.answers.split_at(WRITERS);
-        [writers, visitors].map(|of| of.iter().map(Answers::waited).max().unwrap_or_default())
-    }
-
-    /// Stops, and compares what was acknowledged and read with what `url` serves, and with what the cinema shows.
-    async fn check(mut self, url: &str, cinema: Option<&str>) -> usize {
-        self.stop.store(true, Ordering::SeqCst);
-        let visitors = self.visitors.take().zip(cinema);
-        let reservations = visitors.map_or(0, |(visitors, cinema)| visitors.check(cinema));
-        let store = HttpStore::connect(url).unwrap();
-        let mut events = 0;
-        for (writer, written) in std::mem::take(&mut self.writers).into_iter().enumerate() {
-            let ids = tokio::time::timeout(PATIENCE, written).await;
-            let ids = ids.expect("the last append ends").unwrap();
-            let stored = store.read_whole_stream(&stream_of(writer)).await.unwrap();
-            let stored: Vec<EventId> = stored.iter().map(|event| event.id).collect();
-            assert_eq!(stored, ids, "writer {writer}: stored, and acknowledged");
-            events += ids.len();
-            if writer == CONSUMED {
-                self.consumed_all(&ids).await;
-            }
-        }
-        let read = tokio::time::timeout(PATIENCE, self.reader).await;
-        let read = read.expect("the reader ends").unwrap();
-        let all = store.read_everything().await.unwrap();
-        let is_reservation =
-            |event: &&RecordedEvent| event.event_type.as_str() == "seat-reserved.v1";
-        let stored = all.iter().filter(is_reservation).count();
-        assert_eq!(stored, reservations, "reservations stored, and confirmed");
-        let all: Vec<_> = all.iter().map(|event| (event.position, event.id)).collect();
-        assert_eq!(read, all[..read.len()], "read by checkpoints, and stored");
-        self.consumer.abort();
-        events
-    }
-
-    /// Waits until the group has delivered every one of these.
-    async fn consumed_all(&self, ids: &[EventId]) {
-        let begun = Instant::now();
-        loop {
-            let consumed = self.consumed.lock().unwrap().clone();
-            let missing = ids.iter().filter(|id| !consumed.contains(id)).count();
-            if missing == 0 {
-                return;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{missing} were not delivered");
-            assert!(!self.consumer.is_finished(), "the consumer has ended");
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-}
-
-fn store_of(urls: &[String]) -> HttpStore {
-    let urls: Vec<&str> = urls.iter().map(|url| &**url).collect();
-    HttpStore::connect_to_cluster(&urls, gesta_client::Config::default()).unwrap()
-}
-
-fn stream_of(writer: usize) -> String {
-    format!("writer-{writer}")
-}
-
-/// Appends one event after the other, each again with the same id until it is acknowledged.
-async fn write(
-    store: HttpStore,
-    writer: usize,
-    stop: Arc<AtomicBool>,
-    acknowledged: Answers,
-) -> Vec<EventId> {
-    let (mut ids, stream) = (Vec::new(), StreamId::new(stream_of(writer)).unwrap());
-    while !stop.load(Ordering::SeqCst) {
-        let id = EventId::random();
-        let event = EventData::json(EventType::new("happened").unwrap(), "{}").with_id(id);
-        let append = Append::to(stream.clone(), ExpectedRevision::Any, vec![event]);
-        while let Err(error) = store.append(append.clone()).await {
-            assert!(error.is_retryable(), "{stream}: {error}");
-            tokio::time::sleep(PAUSE).await;
-        }
-        ids.push(id);
-        acknowledged.note();
-    }
-    ids
-}
-
-/// Reads all events, page by page, each from the checkpoint of the one before, whoever serves it.
-async fn read_until_stopped(store: HttpStore, stop: Arc<AtomicBool>) -> Vec<(Position, EventId)> {
-    let (mut read, mut from) = (Vec::new(), AllFrom::Start);
-    while !stop.load(Ordering::SeqCst) {
-        let mut request = ReadAll::forwards().limit(50);
-        request.from = from.clone();
-        match store.read_all(request).await {
-            Ok(page) => {
-                read.extend(page.events.iter().map(|event| (event.position, event.id)));
-                from = AllFrom::Checkpoint(page.next);
-                if page.events.is_empty() {
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
-            Err(error) => {
-                assert!(error.is_retryable(), "{error}");
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
-    read
-}
-
-/// The writer whose stream has a consumer group.
-const CONSUMED: usize = 0;
-
-/// Creates the group, and takes what it delivers, from whichever server runs it, until this is aborted.
-async fn consume(store: HttpStore, consumed: Consumed) {
-    let source = Source::Stream(StreamId::new(stream_of(CONSUMED)).unwrap());
-    let group = GroupId::new(source, "billing").unwrap();
-    let settings = Settings {
-        message_timeout_ms: 500,
-        max_retry_count: 1_000,
-        ..Settings::default()
-    };
-    let create = Create::new(group.clone()).settings(settings);
-    loop {
-        match store.groups().create(&create).await {
-            Ok(_) | Err(Error::Exists(_)) => break,
-            Err(error) => eprintln!("the group is created again: {error}"),
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-    loop {
-        if let Ok(mut consumer) = store.groups().join(&group, 20, "worker").await {
-            while let Some(Ok(delivery)) = consumer.next().await {
-                consumed.lock().unwrap().insert(delivery.event.id);
-                // It comes again if the answer does not arrive.
-                let _ = consumer.ack(&delivery).await;
-            }
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-}
 
 /// What happens in a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -281,7 +59,11 @@ struct World {
     postgres: [Postgres; 2],
     source: String,
     target: String,
+    /// Where stores are already, or parts of them.
+    used: Vec<String>,
     folder: tempfile::TempDir,
+    /// How long the command took that ended the last move.
+    took: Duration,
     random: Random,
     round: usize,
     waits: Waits,
@@ -299,8 +81,7 @@ struct Waits {
 }
 
 impl Waits {
-    fn note(&mut self, moved: &str, load: &Load) {
-        let report: serde_json::Value = serde_json::from_str(moved).unwrap();
+    fn note(&mut self, report: &serde_json::Value, load: &Load) {
         // A move that a killed mover has ended says no such time.
         let closed = report["closed_seconds"].as_f64();
         self.closed.extend(closed.map(Duration::from_secs_f64));
@@ -331,11 +112,13 @@ impl World {
         let one = || Postgres::start_with(ServerConfig::default()).unwrap();
         Some(Self {
             kind,
-            cinema: support::cinema::program().filter(|_| kind == Kind::FromPostgres),
+            cinema: support::cinema::program(),
             postgres: [one()?, one()?],
             source: String::new(),
             target: String::new(),
+            used: Vec::new(),
             folder: tempfile::tempdir().unwrap(),
+            took: Duration::from_secs(1),
             random: depth_random(),
             round: 0,
             waits: Waits::default(),
@@ -399,13 +182,35 @@ impl World {
         }
     }
 
-    /// A mover is killed at some moment.
+    /// A moment of a move that takes as long as the last one, or shortly after it.
+    fn moment(&mut self) -> Duration {
+        let took = self.took.max(Duration::from_millis(500));
+        self.random.duration(took + took / 4)
+    }
+
+    /// A mover is killed at some moment, perhaps after its target was.
     async fn mover_dies(&mut self) {
         let mut mover = self.mover();
-        let lives = self.random.duration(Duration::from_millis(1_500));
-        tokio::time::sleep(lives).await;
+        tokio::time::sleep(self.moment()).await;
+        if self.random.below(4) == 0 {
+            self.database_dies(1);
+            tokio::time::sleep(self.moment()).await;
+        }
         mover.kill().unwrap();
         mover.wait().unwrap();
+    }
+
+    /// Moves until the command ends, and gives its report.
+    fn moved(&mut self) -> serde_json::Value {
+        let arguments = ["move", &self.source, &self.target, "--output", "json"];
+        let moved = self.answered(&arguments);
+        assert!(moved.status.success(), "{}", stderr(&moved));
+        eprintln!("{}", stdout(&moved).trim());
+        let report: serde_json::Value = serde_json::from_str(&stdout(&moved)).unwrap();
+        if report["had_moved"] == false {
+            self.took = Duration::from_secs_f64(report["seconds"].as_f64().unwrap());
+        }
+        report
     }
 
     /// A database is killed and started again.
@@ -416,9 +221,6 @@ impl World {
 
     /// Every row that is left in the source is in the target too: after the move the source has accepted nothing.
     fn source_has_nothing_more(&self) {
-        if self.kind == Kind::FromFile {
-            return;
-        }
         let schema = |url: &str| url.rsplit_once("schema=").unwrap().1.to_owned();
         let rows = |at: usize, rows: &str| {
             let compared = "count(*) || ' ' || coalesce(sum(checksum::numeric), 0) || ' ' || coalesce(max(position), 0)";
@@ -513,16 +315,14 @@ async fn move_from_postgres(world: &mut World) -> usize {
         }
     }
     load.measure();
-    let moved = world.answered(&["move", &world.source, &world.target, "--output", "json"]);
-    assert!(moved.status.success(), "{}", stderr(&moved));
-    eprintln!("{}", stdout(&moved).trim());
+    let moved = world.moved();
     let (new, new_cinema) = std::thread::scope(|scope| {
         let cinema = scope.spawn(|| world.cinema(&world.target, &cinemas[1]));
         let server = listen(&world.target, &addresses[2]);
         (server, cinema.join().unwrap())
     });
     load.goes_on().await;
-    world.waits.note(&stdout(&moved), &load);
+    world.waits.note(&moved, &load);
     if new_cinema.is_some() {
         let (_, place) = world.target.split_once('@').unwrap();
         let (place, _) = place.split_once('?').unwrap();
@@ -569,65 +369,6 @@ fn run_serves(store: &str) -> bool {
         .success()
 }
 
-/// One move from a file, whose server is stopped or killed before, with kills.
-async fn move_from_file(world: &mut World) -> usize {
-    let addresses: Vec<String> = (0..2)
-        .map(|_| free_address().unwrap().to_string())
-        .collect();
-    let urls: Vec<String> = addresses
-        .iter()
-        .map(|address| format!("http://{address}"))
-        .collect();
-    let mut old = listen(&world.source, &addresses[0]);
-    let load = Load::start(&urls, None);
-    load.goes_on().await;
-    // While it is served the file is not moved.
-    let refused = run(&["move", &world.source, &world.target]);
-    assert_eq!(code(&refused), TRY_AGAIN, "{}", stderr(&refused));
-    assert!(
-        stderr(&refused).contains("stop what uses it"),
-        "{}",
-        stderr(&refused)
-    );
-    loop {
-        match world.random.below(2) {
-            0 => old.stop(),
-            _ => old.kill(),
-        }
-        for _ in 0..world.random.below(3) {
-            world.mover_dies().await;
-            if world.random.below(3) == 0 {
-                world.database_dies(1);
-            }
-        }
-        if world.random.below(3) != 0 {
-            break;
-        }
-        let undone = world.answered(&["move", &world.source, &world.target, "--undo"]);
-        if !undone.status.success() {
-            let why = stderr(&undone);
-            assert!(why.contains("cannot be undone"), "{why}");
-            break;
-        }
-        world.target = world.database(1);
-        old = listen(&world.source, &addresses[0]);
-        load.goes_on().await;
-    }
-    let moved = world.answered(&["move", &world.source, &world.target, "--output", "json"]);
-    assert!(moved.status.success(), "{}", stderr(&moved));
-    let refused = run(&["serve", "--store", &world.source, "--listen", "127.0.0.1:0"]);
-    assert!(
-        stderr(&refused).contains("has moved to"),
-        "{}",
-        stderr(&refused)
-    );
-    let new = listen(&world.target, &addresses[1]);
-    load.goes_on().await;
-    let events = load.check(&new.url, None).await;
-    new.stop();
-    events
-}
-
 async fn moves(kind: Kind, times: usize) {
     let Some(mut world) = World::start(kind) else {
         return;
@@ -651,7 +392,7 @@ async fn stores_move_under_load_whoever_dies() {
     moves(Kind::FromPostgres, depth::count(2, 30)).await;
 }
 
-/// Goal: the same from a file.
+/// Goal: the same from a file, which a server and a cinema have by turns. A target that was used before is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn files_move_whoever_dies() {
     moves(Kind::FromFile, depth::count(1, 20)).await;

@@ -10,7 +10,7 @@ use clap::builder::NonEmptyStringValueParser;
     not there; else it must never have had an event. The source is copied while it is used. When few events are missing it \
     is closed for good, the rest is copied and compared, and the target is opened: positions, revisions and checkpoints are \
     as they were, so consumers go on. From then on the source refuses every program and says where the store is. A SQLite \
-    file belongs to one process, so stop its server before; it is copied at once.\n\n\
+    file belongs to one process, so stop what has opened it before; it is copied at once.\n\n\
     A move that was stopped or killed is repeated with the same arguments and goes on where it was. Until the target is \
     open, --undo leaves the store where it is. The two never accept events both. See docs/operating/moving.md.\n\n\
     Examples:\n  \
