@@ -151,6 +151,17 @@ impl Import {
         assert_eq!(self.read_all(), all);
     }
 
+    /// Goal: what the source has now is imported, then all the rest that these events are.
+    pub(crate) fn goes_on(&self, told: &[JournalEvent], comes: impl FnOnce()) {
+        let stored = |report: Value| report["stored"].as_u64().unwrap();
+        let before = stored(self.report(&[]));
+        comes();
+        let rest = stored(self.report(&[]));
+        assert!(before > 0 && rest > 0, "{before} and {rest}");
+        assert_eq!(before + rest, told.len() as u64);
+        compare(&self.read_all(), told);
+    }
+
     /// All imported events, in the order of the store.
     fn read_all(&self) -> Vec<String> {
         let lines = succeed(&["all", "read", "--store", &self.store(), "--output", "json"]);

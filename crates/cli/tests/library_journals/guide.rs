@@ -31,14 +31,36 @@ struct Guide {
     empty: String,
 }
 
+/// All blocks of the page.
+pub(crate) fn blocks() -> [String; 12] {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = root.join("docs/guides/from-akka-or-pekko.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let blocks = page.split("\n```sh\n").skip(1);
+    let blocks = blocks.map(|rest| rest.split_once("\n```").expect("a block ends").0);
+    let blocks: Vec<String> = blocks.map(str::to_owned).collect();
+    blocks.try_into().expect("the blocks that are run here")
+}
+
+/// A block of the page as somebody runs it in this folder, who has these programs.
+pub(crate) fn shell(home: &Path, programs: &[&Path], block: &str) -> Command {
+    let folder_of = |program: &&Path| program.parent().unwrap().to_owned();
+    let mut folders: Vec<PathBuf> = programs.iter().map(folder_of).collect();
+    folders.extend(find_binaries());
+    folders.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
+    let mut shell = Command::new("bash");
+    shell.args(["-euo", "pipefail", "-c", block]);
+    shell
+        .current_dir(home)
+        .env_remove("GESTA_STORE")
+        .env("PATH", std::env::join_paths(folders).unwrap())
+        .stdin(Stdio::null());
+    shell
+}
+
 impl Guide {
+    /// But for the last section, which is run with H2.
     fn read() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let page = root.join("docs/guides/from-akka-or-pekko.md");
-        let page = std::fs::read_to_string(page).unwrap();
-        let blocks = page.split("\n```sh\n").skip(1);
-        let blocks = blocks.map(|rest| rest.split_once("\n```").expect("a block ends").0);
-        let blocks: Vec<String> = blocks.map(str::to_owned).collect();
         let [
             types,
             look,
@@ -50,7 +72,9 @@ impl Guide {
             keep,
             serve,
             empty,
-        ] = blocks.try_into().expect("the blocks that are run here");
+            _,
+            _,
+        ] = blocks();
         Self {
             types,
             look,
@@ -120,22 +144,12 @@ impl<'a> Move<'a> {
     /// A block of the page as somebody runs it.
     fn shell(&self, block: &str) -> Command {
         let gesta = Path::new(env!("CARGO_BIN_EXE_gesta"));
-        let mut programs: Vec<PathBuf> = [gesta, &self.cinema]
-            .map(|program| program.parent().unwrap().to_owned())
-            .into();
-        programs.extend(find_binaries());
-        programs.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
-        let mut shell = Command::new("bash");
-        shell.args(["-euo", "pipefail", "-c", block]);
+        let mut shell = shell(self.home.path(), &[gesta, &self.cinema], block);
         shell
-            .current_dir(self.home.path())
-            .env_remove("GESTA_STORE")
-            .env("PATH", std::env::join_paths(programs).unwrap())
             .env("JOURNAL", self.journal)
             .env("STORE", self.store)
             // Any port that is free.
-            .env("CINEMA_LISTEN", "127.0.0.1:0")
-            .stdin(Stdio::null());
+            .env("CINEMA_LISTEN", "127.0.0.1:0");
         shell
     }
 

@@ -16,6 +16,7 @@
 
 mod comparison;
 mod guide;
+mod h2;
 mod old_cinema;
 #[path = "../support/mod.rs"]
 mod support;
@@ -27,7 +28,7 @@ use comparison::{Import, JournalEvent, told_by};
 use gesta_pgtest::{find_binaries, fresh_schema, shared};
 use guide::Move;
 use old_cinema::{Pekko, Rows};
-use support::registry::{is_deep, java, npm};
+use support::registry::{is_deep, is_published, java, npm};
 use support::{Server, cinema, output_of, patient, stderr, stdout, url_of};
 
 /// Where the programs lie that use the libraries.
@@ -162,9 +163,13 @@ fn imported_from_persistence(kind: &str, url: &str, snapshots: u64) -> Import {
     }
 }
 
-/// Runs a program with Akka Persistence or Pekko Persistence on a database; it prints what the library reads back.
-fn told_by_persistence(classpath: &str, main: &str, url: &str) -> Vec<JournalEvent> {
-    let (_, name) = url.rsplit_once('/').unwrap();
+/// Runs a program with Akka Persistence or Pekko Persistence on a database, or a file; it prints what the library reads
+/// back.
+fn told_by_persistence(classpath: &str, main: &str, database: &str) -> Vec<JournalEvent> {
+    let name = match database.split_once("://") {
+        Some((_, url)) => url.split_once('/').unwrap().1,
+        None => database,
+    };
     let address = shared().unwrap().addr();
     let mut java = Command::new("java");
     java.args(["-cp", classpath, main])
@@ -195,18 +200,37 @@ fn pekko_persistence_jdbc() {
     }
 }
 
-/// Goal: the same by the R2DBC plugin of Akka, from which Pekko's was made and which has the same tables. Its rows of
-/// deleted events are newer than events after them.
+/// Goal: the same by the R2DBC plugin of Pekko, where a registry has it. Its rows of deleted events are newer than
+/// events after them.
+#[test]
+fn pekko_persistence_r2dbc() {
+    let program = programs().join("pekko-r2dbc");
+    let journal = programs().join("pekko/Journal.java");
+    let sources = [journal, program.join("R2dbc.java")];
+    if is_deep("Pekko Persistence R2DBC")
+        && is_published("org.apache.pekko:pekko-persistence-r2dbc_2.13:1.1.0")
+        && let Some(classpath) = java("pekko-r2dbc", &program, &sources)
+        && let Some(url) = database()
+    {
+        let told = told_by_persistence(&classpath, "R2dbc", &url);
+        imported_from_persistence("pekko-persistence-r2dbc", &url, 4).brings(&told);
+    }
+}
+
+/// Goal: the same by the plugin of Akka, from which Pekko's was made and which has the same tables.
 #[test]
 fn akka_persistence_r2dbc() {
-    let program = programs().join("akka");
     let home = tempfile::tempdir().unwrap();
-    let pekko = std::fs::read_to_string(programs().join("pekko/Journal.java")).unwrap();
-    let common = home.path().join("Journal.java");
-    std::fs::write(&common, pekko.replace("org.apache.pekko", "akka")).unwrap();
-    let sources = [common, program.join("R2dbc.java")];
+    let sources = ["pekko/Journal.java", "pekko-r2dbc/R2dbc.java"].map(|name| {
+        let pekko = programs().join(name);
+        let akka = home.path().join(pekko.file_name().unwrap());
+        let text = std::fs::read_to_string(pekko).unwrap();
+        let text = text.replace("org.apache.pekko", "akka");
+        std::fs::write(&akka, text.replace("pekko", "akka")).unwrap();
+        akka
+    });
     if is_deep("Akka Persistence R2DBC")
-        && let Some(classpath) = java("akka-r2dbc", &program, &sources)
+        && let Some(classpath) = java("akka-r2dbc", &programs().join("akka"), &sources)
         && let Some(url) = database()
     {
         let told = told_by_persistence(&classpath, "R2dbc", &url);

@@ -108,6 +108,21 @@ pub(crate) fn java(name: &str, pom: &Path, sources: &[PathBuf]) -> Option<String
     Some(format!("{}:{}", path.trim(), classes.display()))
 }
 
+/// False, said aloud, if Maven Central, or what stands for it here, answers that it does not have this package: mirrors
+/// have not everything.
+pub(crate) fn is_published(package: &str) -> bool {
+    let mut get = Command::new("mvn");
+    get.args(["--batch-mode", "-U", "dependency:get", "-Dtransitive=false"])
+        .arg(format!("-Dartifact={package}"));
+    let (_, _repository) = folder("maven");
+    let said = output_of(&mut get).stdout;
+    let is_missing = String::from_utf8_lossy(&said).contains("Could not find artifact");
+    if is_missing {
+        eprintln!("SKIPPED: the registry has no {package}; what needs it was not run");
+    }
+    !is_missing
+}
+
 /// True in the deep form; said aloud otherwise, for what is fetched takes minutes.
 pub(crate) fn is_deep(what: &str) -> bool {
     let deep = depth::count(false, true);

@@ -1,8 +1,8 @@
-import akka.actor.typed.ActorSystem;
-import akka.persistence.query.EventEnvelope;
-import akka.persistence.query.PersistenceQuery;
-import akka.persistence.r2dbc.query.javadsl.R2dbcReadJournal;
-import akka.stream.javadsl.Sink;
+import org.apache.pekko.actor.typed.ActorSystem;
+import org.apache.pekko.persistence.query.EventEnvelope;
+import org.apache.pekko.persistence.query.PersistenceQuery;
+import org.apache.pekko.persistence.r2dbc.query.javadsl.R2dbcReadJournal;
+import org.apache.pekko.stream.javadsl.Sink;
 import com.typesafe.config.Config;
 import com.typesafe.config.ConfigFactory;
 import io.r2dbc.spi.ConnectionFactories;
@@ -15,7 +15,7 @@ import java.util.Set;
 import reactor.core.publisher.Flux;
 import reactor.core.publisher.Mono;
 
-/** akka-persistence-r2dbc on PostgreSQL. */
+/** pekko-persistence-r2dbc on PostgreSQL; with the names of Akka put for those of Pekko, akka-persistence-r2dbc. */
 public class R2dbc implements Journal.Plugin {
   public static void main(String[] arguments) throws Exception {
     Journal.run(new R2dbc(), arguments);
@@ -44,16 +44,16 @@ public class R2dbc implements Journal.Plugin {
   public Config config(String host, String port, String database, String user) {
     String text =
         """
-        akka.loglevel = OFF
-        akka.stdout-loglevel = OFF
-        akka.log-dead-letters = off
-        akka.actor.serialization-bindings {
+        pekko.loglevel = OFF
+        pekko.stdout-loglevel = OFF
+        pekko.log-dead-letters = off
+        pekko.actor.serialization-bindings {
           "Journal$AsJson" = jackson-json
           "Journal$AsCbor" = jackson-cbor
         }
-        akka.persistence.journal.plugin = akka.persistence.r2dbc.journal
-        akka.persistence.snapshot-store.plugin = akka.persistence.r2dbc.snapshot
-        akka.persistence.r2dbc.connection-factory {
+        pekko.persistence.journal.plugin = pekko.persistence.r2dbc.journal
+        pekko.persistence.snapshot-store.plugin = pekko.persistence.r2dbc.snapshot
+        pekko.persistence.r2dbc.connection-factory {
           driver = postgres
           host = "%s"
           port = %s
@@ -67,7 +67,7 @@ public class R2dbc implements Journal.Plugin {
 
   @Override
   public void createTables(ActorSystem<Void> system, Config config) {
-    Config to = config.getConfig("akka.persistence.r2dbc.connection-factory");
+    Config to = config.getConfig("pekko.persistence.r2dbc.connection-factory");
     var options =
         ConnectionFactoryOptions.builder()
             .option(ConnectionFactoryOptions.DRIVER, "postgresql")
@@ -91,10 +91,10 @@ public class R2dbc implements Journal.Plugin {
     return events.runWith(Sink.seq(), system).toCompletableFuture().get();
   }
 
-  /** This version stores no tags. */
+  /** Pekko's plugin stores tags, and has no query for them. Akka's of the version that is used here stores none. */
   @Override
   public Set<String> tagsOf(ActorSystem<Void> system, EventEnvelope envelope) {
-    return Set.of();
+    return ActorSystem.class.getName().startsWith("akka") ? Set.of() : Journal.tagsOf(envelope.event());
   }
 
   @Override
