@@ -214,10 +214,15 @@ fn next(state: &mut WriteState, jobs: &Receiver<Job>) -> Option<Job> {
 }
 
 /// Closes the last connection of a store, and gives it the mark that a closed store has, if all is in order.
+///
+/// Everything else is copied into the file first: SQLite copies pages in their order, and the mark is in the first one.
+/// A process that was killed between them would leave a file that says that it needs no write-ahead log.
 pub(crate) fn close(conn: Connection, place: Option<&Place>, in_order: Option<Opening>) {
     let closed = match (place, in_order) {
         (None, _) => Ok(()),
-        (Some(_), Some(mark)) => schema::set_mark(&conn, mark),
+        (Some(_), Some(mark)) => {
+            checkpoint(&conn, CheckpointMode::Passive).and_then(|()| schema::set_mark(&conn, mark))
+        }
         // SQLite removes the write-ahead log by its name, where that of another store may be now.
         (Some(place), None) if place.look_at_names() != Found::InPlace => conn
             .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)

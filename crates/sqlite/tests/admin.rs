@@ -179,6 +179,29 @@ async fn what_a_command_leaves_of_a_backup_is_finished_by_it() {
     }
 }
 
+/// What happened: the mark of an open store was taken out of the file before what the write-ahead log alone held was in
+/// it. A process that was killed between left a file that said that it was whole, and when it was moved alone, the
+/// newest events were gone.
+#[tokio::test]
+async fn a_store_is_marked_as_closed_once_everything_is_in_the_file() {
+    let home = tempfile::tempdir().expect("dir");
+    let path = home.path().join("gesta.db");
+    let backend = open(&path);
+    filled(&backend, 100).await;
+    // With another program that has it open, the last step is not done: nobody removes the write-ahead log.
+    let other = Connection::open(&path).expect("opens");
+    let count = "SELECT count(*) FROM events";
+    let of = |conn: &Connection| conn.query_row(count, [], |row| row.get::<_, i64>(0));
+    assert_eq!(of(&other), Ok(100));
+    backend.close().await;
+    let alone = home.path().join("alone.db");
+    std::fs::copy(&path, &alone).expect("copies");
+    assert_ne!(std::fs::read(&alone).expect("reads")[60..64], [0; 4]);
+    let alone = Connection::open(&alone).expect("opens");
+    assert_eq!(of(&alone), Ok(100));
+    drop(other);
+}
+
 #[tokio::test]
 async fn a_backup_is_a_whole_store_and_never_overwrites() {
     let home = tempfile::tempdir().expect("dir");
