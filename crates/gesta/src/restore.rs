@@ -31,9 +31,9 @@ pub enum MadeBy {
     Sqlite,
 }
 
-/// Makes a store at `url` out of the backup `from`. Copies the backup, checks every promise that data can show, and
-/// gives the copy a new incarnation, since positions after the backup will be used again. Only then the copy gets its
-/// name.
+/// Makes a store at `url` out of the backup `from`. Copies the backup, gives the copy a new incarnation, since
+/// positions after the backup will be used again, and checks every promise that data can show. Only then the copy gets
+/// its name.
 ///
 /// # Errors
 /// `InvalidArgument` if something is at `url` already, or `from` is a store in use, or not by whom `made_by` says;
@@ -57,7 +57,8 @@ pub async fn restore(
 }
 
 /// For the command line. Does the first part of [`restore`], which may be given up: copies the backup beside the place
-/// of the store, and checks the copy. `None` if `stop` has ended before that: then nothing is left of the copy.
+/// of the store, gives the copy a new incarnation, and checks it. `None` if `stop` has ended before that: then nothing
+/// is left of the copy.
 ///
 /// # Errors
 /// Those of [`restore`].
@@ -104,7 +105,7 @@ pub struct CheckedBackup {
 }
 
 impl CheckedBackup {
-    /// Does the second part of [`restore`]: gives the copy a new incarnation and its name, unless it is damaged.
+    /// Does the second part of [`restore`]: gives the copy its name, unless it is damaged.
     ///
     /// # Errors
     /// Those of [`restore`].
@@ -118,8 +119,6 @@ impl CheckedBackup {
 
     #[cfg(feature = "sqlite")]
     async fn finish(self) -> Result<Restored> {
-        use gesta_sqlite::{SqliteBackend, SqliteConfig};
-
         let Self { report, restoring } = self;
         if !report.is_healthy() {
             return Ok(Restored {
@@ -127,13 +126,8 @@ impl CheckedBackup {
                 incarnation: None,
             });
         }
-        let incarnation = crate::blocking::blocking(move || {
-            let config = SqliteConfig::file(restoring.path());
-            let incarnation = SqliteBackend::new_incarnation(&config)?;
-            restoring.finish()?;
-            Ok(incarnation)
-        })
-        .await?;
+        let incarnation = restoring.incarnation();
+        crate::blocking::blocking(move || restoring.finish()).await?;
         Ok(Restored {
             report,
             incarnation: Some(incarnation),

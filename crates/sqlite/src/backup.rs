@@ -10,16 +10,18 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use gesta_core::{Error, Result};
+use gesta_core::{Error, Incarnation, Result};
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use uuid::Uuid;
 
+use crate::config::SqliteConfig;
 use crate::end_note::{self, Opening};
 use crate::error::Outcome;
 use crate::files::{self, FileId, failed_at, sync_directory_of, with_suffix};
 use crate::place::{self, Found, Place};
 use crate::read_connection::ReadConnection;
+use crate::store::SqliteBackend;
 
 /// Text with which the name of an unfinished copy ends.
 const UNFINISHED: &str = ".unfinished";
@@ -241,19 +243,28 @@ enum MadeBy {
 }
 
 /// A copy of a backup beside the place of the future store, not checked yet. Dropping it removes the copy.
+///
+/// It is a backup until it has a new incarnation, which is the first thing that it gets: what a kill leaves of it is no
+/// store in which positions of the old one would be used again, whatever becomes of the file.
 #[derive(Debug)]
 pub struct Restoring {
-    unfinished: PathBuf,
+    copy: Unfinished,
     to: PathBuf,
+    incarnation: Incarnation,
 }
 
+/// The path of a copy. Dropping it removes the copy, and what lies beside it.
+#[derive(Debug)]
+struct Unfinished(PathBuf);
+
 impl Restoring {
-    /// Copies the backup `from` to a file beside `to`, the place of the future store. The copy ends when `stopped`
-    /// returns true.
+    /// Copies the backup `from` to a file beside `to`, the place of the future store, and gives the copy a new
+    /// incarnation. The copy ends when `stopped` returns true.
     ///
     /// # Errors
     /// `InvalidArgument` if something is at `to`, or if `from` is no backup but a store in use; `Unavailable` if the
-    /// backup cannot be copied, or the copy was stopped. Nothing is left behind then.
+    /// backup cannot be copied, or the copy was stopped; those of [`SqliteBackend::new_incarnation`]. Nothing is left
+    /// behind then.
     pub fn begin(from: &Path, to: &Path, stopped: &dyn Fn() -> bool) -> Result<Self> {
         Self::copy(from, to, MadeBy::Gesta, stopped)
     }
@@ -329,22 +340,13 @@ impl Restoring {
             let what = format!("the folder {} cannot be made", folder.display());
             files::failed(&what, error)
         })?;
-        let restoring = Self {
-            unfinished: Self::path_of(to),
-            to: to.to_owned(),
-        };
-        restoring.remove_all();
+        let copy = Unfinished(Self::path_of(to));
+        copy.remove_all();
         let copied = files::private()
             .write(true)
             .create_new(true)
-            .open(&restoring.unfinished)
-            .and_then(|mut target| {
-                let end = copy_file(&mut source, &mut target, stopped)?;
-                if mark != Opening::NONE {
-                    place::write_mark(&target, Opening::NONE)?;
-                }
-                Ok(end)
-            })
+            .open(&copy.0)
+            .and_then(|mut target| copy_file(&mut source, &mut target, stopped))
             .map_err(|error| {
                 let what = format!(
                     "{} cannot be copied to the folder {}",
@@ -354,16 +356,27 @@ impl Restoring {
                 files::failed(&what, error)
             })?;
         match copied {
-            Copied::Whole => Ok(restoring),
-            Copied::Stopped => Err(Error::unavailable("the restore was stopped")),
+            Copied::Whole => {}
+            Copied::Stopped => return Err(Error::unavailable("the restore was stopped")),
         }
+        let incarnation = SqliteBackend::new_incarnation(&SqliteConfig::file(&copy.0))?;
+        Ok(Self {
+            copy,
+            to: to.to_owned(),
+            incarnation,
+        })
     }
 
-    /// Returns the path of the copy. The copy must be opened, checked, given a new incarnation and closed before
-    /// [`Restoring::finish`].
+    /// Returns the incarnation that the store will have.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Returns the path of the copy. The copy must be opened, checked and closed before [`Restoring::finish`].
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.unfinished
+        &self.copy.0
     }
 
     /// Moves the copy to the place of the store.
@@ -371,22 +384,29 @@ impl Restoring {
     /// # Errors
     /// `InvalidArgument` if something has come to that place meanwhile; `Unavailable` if the file system refuses.
     pub fn finish(self) -> Result<()> {
-        // A note of a store that was here says nothing about this one.
-        end_note::remove(&self.to).map_err(|error| failed_at(&self.to, error))?;
-        File::open(&self.unfinished)
+        let copy = &self.copy.0;
+        File::open(copy)
             .and_then(|file| file.sync_all())
-            .map_err(|error| failed_at(&self.unfinished, error))?;
-        finish(&self.unfinished, &self.to)
+            .map_err(|error| failed_at(copy, error))?;
+        finish(copy, &self.to)?;
+        // A note of a store that was here names another incarnation, so it says nothing about this one. It goes last: a
+        // store that has come to this place meanwhile needs its own.
+        if let Err(error) = end_note::remove(&self.to) {
+            tracing::warn!(store = %self.to.display(), %error, "the note of an earlier store is not removed");
+        }
+        Ok(())
     }
+}
 
+impl Unfinished {
     fn remove_all(&self) {
         for suffix in ["", "-wal", "-shm", "-end", ".lock"] {
-            remove_if_there(&with_suffix(&self.unfinished, suffix));
+            remove_if_there(&with_suffix(&self.0, suffix));
         }
     }
 }
 
-impl Drop for Restoring {
+impl Drop for Unfinished {
     fn drop(&mut self) {
         self.remove_all();
     }
@@ -399,8 +419,8 @@ enum Copied {
     Stopped,
 }
 
-/// Copies a SQLite database into an empty file. The bytes by which it is known as one are written last: a copy that was
-/// stopped, even by a kill, is no database, and is opened by nobody.
+/// Copies a SQLite database into an empty file, as a backup. The bytes by which it is known as a database are written
+/// last: a copy that was stopped, even by a kill, is none, and is opened by nobody.
 fn copy_file(
     source: &mut File,
     target: &mut File,
@@ -408,6 +428,7 @@ fn copy_file(
 ) -> std::io::Result<Copied> {
     let mut first = Vec::new();
     source.by_ref().take(BYTES_LAST).read_to_end(&mut first)?;
+    place::mark_header(&mut first, Opening::BACKUP);
     target.seek(SeekFrom::Start(BYTES_LAST))?;
     loop {
         if stopped() {
@@ -430,7 +451,7 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a copy is the same bytes, and before its end no SQLite database.
+    /// Goal: a copy is the same bytes but for the mark, and before its end no SQLite database.
     #[test]
     fn a_copy_that_is_stopped_is_no_database() {
         let home = tempfile::tempdir().expect("dir");
@@ -454,6 +475,7 @@ mod tests {
             let is_database = files::begins_with(&left, place::SQLITE_BEGINS).expect("reads");
             assert_eq!(is_database, !is_long, "{length}");
             assert_eq!(copy(&|| false), Copied::Whole);
+            place::mark_header(&mut bytes, Opening::BACKUP);
             assert!(fs::read(&to).expect("reads") == bytes, "{length}");
         }
     }

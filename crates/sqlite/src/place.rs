@@ -25,6 +25,8 @@ use crate::tries::{Disk, Tries};
 
 /// Where in the header of a SQLite file its `user_version` stands; see `end_note` for what it says here.
 const MARK_AT: u64 = 60;
+/// The same place among the first bytes of a file.
+const MARK_BYTES: std::ops::Range<usize> = 60..64;
 
 /// How often a file is opened whose name leads to another one each time.
 const ATTEMPTS: usize = 3;
@@ -425,6 +427,13 @@ fn present_name(_: &File) -> Option<PathBuf> {
 /// Those of the file system.
 pub(crate) fn write_mark(copy: &File, opening: Opening) -> std::io::Result<()> {
     files::write_at(copy, &opening.0.to_be_bytes(), MARK_AT)
+}
+
+/// Sets the mark of an opening in the first bytes of a copy, before they are written.
+pub(crate) fn mark_header(header: &mut [u8], opening: Opening) {
+    if let Some(mark) = header.get_mut(MARK_BYTES) {
+        mark.copy_from_slice(&opening.0.to_be_bytes());
+    }
 }
 
 /// Reads the mark of an opening from a file.

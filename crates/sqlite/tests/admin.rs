@@ -202,6 +202,28 @@ async fn a_store_is_marked_as_closed_once_everything_is_in_the_file() {
     drop(other);
 }
 
+/// Goal: a store that comes to the place while a restore goes on keeps what belongs to it.
+#[tokio::test]
+async fn a_restore_leaves_a_store_alone_that_has_come_meanwhile() {
+    let home = tempfile::tempdir().expect("dir");
+    let backend = open(&home.path().join("gesta.db"));
+    filled(&backend, 10).await;
+    let backup = home.path().join("backup.db");
+    backend.backup(&backup).await.expect("copies");
+    backend.close().await;
+    let to = home.path().join("new.db");
+    let restoring = gesta_sqlite::Restoring::begin(&backup, &to, &|| false).expect("copies");
+    let other = open(&to);
+    filled(&other, 1).await;
+    let error = restoring.finish().expect_err("exists").to_string();
+    assert!(error.contains("exists"), "{error}");
+    assert!(
+        home.path().join("new.db-end").exists(),
+        "the note of the other store"
+    );
+    other.close().await;
+}
+
 #[tokio::test]
 async fn a_backup_is_a_whole_store_and_never_overwrites() {
     let home = tempfile::tempdir().expect("dir");
@@ -268,12 +290,18 @@ async fn a_backup_is_a_whole_store_and_never_overwrites() {
         let (from, to) = (home.path().join("from.db"), home.path().join(name));
         std::fs::write(&from, bytes).expect("writes");
         let restoring = gesta_sqlite::Restoring::begin(&from, &to, &|| false).expect("copies");
+        let new = restoring.incarnation();
+        assert_ne!(new, backend.history().incarnation);
+        // Whoever takes what a killed restore leaves for the store has one with a life of its own.
+        let left = home.path().join("left.db");
+        std::fs::copy(restoring.path(), &left).expect("copies");
         restoring.finish().expect("gets its name");
+        for path in [&left, &to] {
+            let restored = open(path);
+            assert_eq!(restored.history().incarnation, new);
+            restored.close().await;
+        }
         let restored = open(&to);
-        assert_eq!(
-            restored.history().incarnation,
-            backend.history().incarnation
-        );
         assert_eq!(read_all(&restored).await.len(), 1_000);
         assert!(verify(&restored).await.is_healthy());
         restored.close().await;
