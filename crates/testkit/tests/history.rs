@@ -513,3 +513,57 @@ async fn a_read_of_what_nobody_had_asked_for() {
     );
     assert_eq!(report.violations.len(), 1, "{report}");
 }
+
+/// What happened: answers about different streams of a log were not compared, so who had read of one what stands behind
+/// an event of another, and then read the other without it, had seen nothing wrong.
+#[tokio::test]
+async fn a_read_behind_what_was_seen_of_another_stream() {
+    let is_stale = |v: &Violation| matches!(v, Violation::Stale { .. });
+    let (one, two) = (
+        Append::to(stream("a"), NoStream, events(1)),
+        Append::to(stream("b"), NoStream, events(1)),
+    );
+    let both = Append {
+        streams: [&two, &one].map(|append| append.streams[0].clone()).into(),
+        conditions: Vec::new(),
+    };
+    for appends in [vec![one, two], vec![both]] {
+        let (before, store) = (MemoryStore::new(), MemoryStore::new());
+        for is_seen in [false, true] {
+            let history = RunHistory::new();
+            for append in &appends {
+                let _never_answered = history.begin(append);
+                store.append(append.clone()).await.expect("stored");
+            }
+            if is_seen {
+                let seen = history.look(1, &store, &stream("b")).await;
+                assert_eq!(seen.expect("readable"), Some(Revision(0)));
+            }
+            let seen = history.look(1, &before, &stream("a")).await;
+            assert_eq!(seen.expect("readable"), None);
+            let report = history.check(&store).await.expect("readable");
+            assert_eq!(finds(&report, is_stale), is_seen, "{report}");
+        }
+    }
+}
+
+/// What happened: what an attempt had stored that was said to have written nothing was taken for the work of a later
+/// one.
+#[tokio::test]
+async fn an_attempt_that_wrote_nothing_has_stored_nothing() {
+    let request = Append::to(stream("a"), NoStream, events(1));
+    let store = MemoryStore::new();
+    let history = RunHistory::new();
+    let attempt = history.begin(&request);
+    let answer = store.append(request.clone()).await;
+    history.end(attempt, Outcome::NotWritten);
+    let seen = history.look(1, &store, &stream("a")).await;
+    assert_eq!(seen.expect("readable"), Some(Revision(0)));
+    let attempt = history.begin(&request);
+    history.end(attempt, Outcome::from(&answer));
+    let report = history.check(&store).await.expect("readable");
+    assert!(
+        finds(&report, |v| matches!(v, Violation::Stale { .. })),
+        "{report}"
+    );
+}

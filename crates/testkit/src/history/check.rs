@@ -191,7 +191,7 @@ fn check_request(request: &Request, places: &Places<'_>, report: &mut HistoryRep
     }
 }
 
-fn was_refused(attempt: &Attempt) -> bool {
+pub(super) fn was_refused(attempt: &Attempt) -> bool {
     matches!(&attempt.ended, Some((_, outcome)) if outcome.is_refusal())
 }
 

@@ -1,35 +1,71 @@
-//! Do the answers about each stream fit one order?
+//! Do the answers about the streams of each log fit one order?
 //!
-//! The log is the order of all appends, so no search is needed: every answer tells how many events the stream had when
-//! it was true. An append leads from one length to a greater one, a read or a refusal is true at one length. The
-//! answers fit one order exactly if nothing that had ended before another thing began needs a greater length than that
-//! one: were there a longer circle, two things of it would already contradict each other, since of two things that
-//! ended before others began one ended first.
+//! The log is the order of all appends, so no search is needed: every answer tells how many events a stream had when it
+//! was true, and so between which positions the log ended then. An append leads from before its first event to its last
+//! one, a read or a refusal is true until the next event of its stream. The answers fit one order exactly if nothing
+//! that had ended before another thing began needs a longer log than that one: were there a longer circle, two things
+//! of it would already contradict each other, since of two things that ended before others began one ended first. So
+//! answers about one stream are judged, and that nobody sees a position before what stands at or before it.
+//!
+//! Nothing may have been removed from the streams.
 
 use std::collections::HashMap;
 
-use gesta_core::{EventId, ExpectedRevision, StreamId};
+use gesta_core::{EventId, ExpectedRevision, LogId, Position, StreamId};
 
-use super::check::Places;
+use super::check::{Places, was_refused};
 use super::report::{HistoryReport, Violation};
 use super::{Outcome, Records, Request, Seen};
 
-/// Something that was true of a stream at some moment between two others.
-struct Fact {
+/// Something that was true of a log at some moment between two others.
+struct Fact<'a> {
     began: u64,
     /// `u64::MAX` without an answer.
     ended: u64,
-    /// How many events the stream had before and after.
+    /// The log had at most this position before, and at least this one after.
     before: u64,
     after: u64,
+    stream: &'a StreamId,
     what: String,
 }
 
 /// What is stored of a stream, and what is known of it.
 #[derive(Default)]
 struct Stream {
+    log: LogId,
     ids: Vec<EventId>,
-    facts: Vec<Fact>,
+    /// Where the log ended just before each event, and where just after: with all that was appended along with it.
+    steps: Vec<(u64, u64)>,
+    /// The lengths before and after appends.
+    appends: Vec<(u64, u64)>,
+}
+
+/// What was said of the length of a stream.
+struct Said<'a> {
+    began: u64,
+    ended: u64,
+    stream: &'a StreamId,
+    length: u64,
+    what: String,
+}
+
+impl Stream {
+    /// Between which positions the log ended while the stream had this length.
+    fn ends_at(&self, length: u64) -> (u64, u64) {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let last = length.min(self.steps.len()).checked_sub(1);
+        (
+            self.steps.get(length).map_or(u64::MAX, |next| next.0),
+            last.map_or(0, |last| self.steps[last].1),
+        )
+    }
+
+    /// Whether this length was only there in the middle of an append. The appends are sorted.
+    fn is_within_append(&self, length: u64) -> bool {
+        let begun = self.appends.partition_point(|(before, _)| *before < length);
+        let last = begun.checked_sub(1).map(|last| self.appends[last]);
+        last.is_some_and(|(_, after)| length < after)
+    }
 }
 
 pub(super) fn check(
@@ -38,13 +74,20 @@ pub(super) fn check(
     places: &Places<'_>,
     report: &mut HistoryReport,
 ) {
+    let wholes = wholes(records, places);
     let mut streams: HashMap<&StreamId, Stream> = HashMap::new();
     for event in stored {
-        streams.entry(&event.stream).or_default().ids.push(event.id);
+        let stream = streams.entry(&event.stream).or_default();
+        stream.log = event.log;
+        stream.ids.push(event.id);
+        let own = (event.position.0.saturating_sub(1), event.position.0);
+        let step = wholes.get(&(event.log, event.position)).copied();
+        stream.steps.push(step.unwrap_or(own));
     }
+    let (mut facts, mut said) = (HashMap::new(), Vec::new());
     for request in &records.requests {
-        add_append(request, places, &mut streams, report);
-        add_conflicts(request, &mut streams, report);
+        add_append(request, places, &mut streams, &mut facts, report);
+        said.extend(conflicts(request, &mut streams, report));
     }
     for look in &records.looks {
         let stream = streams.entry(&look.stream).or_default();
@@ -59,29 +102,78 @@ pub(super) fn check(
                 detail: what.clone(),
             });
         }
-        stream.facts.push(Fact {
+        said.push(Said {
             began: look.began,
             ended: look.ended,
-            before: look.length,
-            after: look.length,
+            stream: &look.stream,
+            length: look.length,
             what,
         });
     }
-    for (name, stream) in streams {
-        check_stream(name, stream.facts, report);
+    for stream in streams.values_mut() {
+        stream.appends.sort_unstable();
+    }
+    for one in said {
+        let stream = &streams[one.stream];
+        if stream.is_within_append(one.length) {
+            report.violations.push(Violation::Untrue {
+                stream: one.stream.clone(),
+                detail: format!("{}, in the middle of an append", one.what),
+            });
+        }
+        let (before, after) = stream.ends_at(one.length);
+        facts.entry(stream.log).or_default().push(Fact {
+            began: one.began,
+            ended: one.ended,
+            before,
+            after,
+            stream: one.stream,
+            what: one.what,
+        });
+    }
+    for facts in facts.into_values() {
+        check_log(&facts, report);
     }
 }
 
-/// An append that is stored, whoever knows of it: it took effect after its first attempt had begun, and before its
-/// first answer.
+/// Where the log ended before and after each append to several streams, by the positions of its events. Those of an
+/// append to one stream are told by the lengths of the stream.
+fn wholes(records: &Records, places: &Places<'_>) -> HashMap<(LogId, Position), (u64, u64)> {
+    let mut wholes = HashMap::new();
+    let several = |request: &&Request| request.parts.len() > 1;
+    for request in records.requests.iter().filter(several) {
+        let all = request.parts.iter().flat_map(|part| {
+            let found = |id| places.get(&(&part.stream, id))?.first().copied();
+            part.ids.iter().map(move |id| found(*id))
+        });
+        let Some(all) = all.collect::<Option<Vec<_>>>() else {
+            continue;
+        };
+        let positions = || all.iter().map(|event| event.position);
+        let (Some(first), Some(last)) = (positions().min(), positions().max()) else {
+            continue;
+        };
+        let step = (first.0.saturating_sub(1), last.0);
+        wholes.extend(all.iter().map(|event| ((event.log, event.position), step)));
+    }
+    wholes
+}
+
+/// An append that is stored, whoever knows of it: it took effect after the first attempt had begun that may have stored
+/// it, and before its first answer.
 fn add_append<'a>(
     request: &'a Request,
     places: &Places<'_>,
     streams: &mut HashMap<&'a StreamId, Stream>,
+    facts: &mut HashMap<LogId, Vec<Fact<'a>>>,
     report: &mut HistoryReport,
 ) {
     let attempts = request.attempts.iter();
-    let Some(began) = attempts.clone().map(|attempt| attempt.began).min() else {
+    let may_have_stored = attempts.clone().filter(|attempt| {
+        !was_refused(attempt) && !matches!(attempt.ended, Some((_, Outcome::NotWritten)))
+    });
+    // What nobody may have stored, but is, is told of elsewhere.
+    let Some(began) = may_have_stored.map(|attempt| attempt.began).min() else {
         return;
     };
     let answers = attempts.filter_map(|attempt| match attempt.ended {
@@ -110,22 +202,27 @@ fn add_append<'a>(
                 detail: format!("{what}, expected {}", part.expected),
             });
         }
-        streams.entry(&part.stream).or_default().facts.push(Fact {
+        let stream = streams.entry(&part.stream).or_default();
+        let end = before + part.ids.len() as u64;
+        stream.appends.push((before, end));
+        facts.entry(stream.log).or_default().push(Fact {
             began,
             ended,
-            before,
-            after: before + part.ids.len() as u64,
+            before: stream.ends_at(before).0,
+            after: stream.ends_at(end).1,
+            stream: &part.stream,
             what,
         });
     }
 }
 
 /// Refusals tell how long a stream was.
-fn add_conflicts<'a>(
+fn conflicts<'a>(
     request: &'a Request,
     streams: &mut HashMap<&'a StreamId, Stream>,
     report: &mut HistoryReport,
-) {
+) -> Vec<Said<'a>> {
+    let mut said = Vec::new();
     for attempt in &request.attempts {
         let Some((ended, Outcome::Conflict(name, actual))) = &attempt.ended else {
             continue;
@@ -148,38 +245,25 @@ fn add_conflicts<'a>(
                 detail: format!("{what}, expected {}", part.expected),
             });
         }
-        stream.facts.push(Fact {
+        said.push(Said {
             began: attempt.began,
             ended: *ended,
-            before: length,
-            after: length,
+            stream: &part.stream,
+            length,
             what,
         });
     }
+    said
 }
 
-/// Finds what was asked after an answer and does not include it, and what would be true in the middle of an append
-/// only.
-fn check_stream(name: &StreamId, facts: Vec<Fact>, report: &mut HistoryReport) {
-    let is_append = |fact: &&Fact| fact.before < fact.after;
-    let mut appends: Vec<&Fact> = facts.iter().filter(is_append).collect();
-    appends.sort_by_key(|append| append.before);
-    for fact in facts.iter().filter(|fact| !is_append(fact)) {
-        let begun = appends.partition_point(|append| append.before < fact.before);
-        let last = begun.checked_sub(1).map(|last| appends[last]);
-        if last.is_some_and(|last| fact.before < last.after) {
-            report.violations.push(Violation::Untrue {
-                stream: name.clone(),
-                detail: format!("{}, in the middle of an append", fact.what),
-            });
-        }
-    }
-    let mut by_end: Vec<&Fact> = facts.iter().collect();
+/// Finds what was asked after an answer and does not include it.
+fn check_log(facts: &[Fact<'_>], report: &mut HistoryReport) {
+    let mut by_end: Vec<&Fact<'_>> = facts.iter().collect();
     by_end.sort_by_key(|fact| fact.ended);
-    let mut by_begin: Vec<&Fact> = facts.iter().collect();
+    let mut by_begin: Vec<&Fact<'_>> = facts.iter().collect();
     by_begin.sort_by_key(|fact| fact.began);
     let mut ended = by_end.into_iter().peekable();
-    let mut latest: Option<&Fact> = None;
+    let mut latest: Option<&Fact<'_>> = None;
     for fact in by_begin {
         while let Some(earlier) = ended.next_if(|earlier| earlier.ended < fact.began) {
             if latest.is_none_or(|latest| earlier.after > latest.after) {
@@ -189,9 +273,13 @@ fn check_stream(name: &StreamId, facts: Vec<Fact>, report: &mut HistoryReport) {
         if let Some(latest) = latest
             && latest.after > fact.before
         {
+            let earlier = match latest.stream == fact.stream {
+                true => latest.what.clone(),
+                false => format!("{} of {}", latest.what, latest.stream),
+            };
             report.violations.push(Violation::Stale {
-                stream: name.clone(),
-                detail: format!("{}, and later {}", latest.what, fact.what),
+                stream: fact.stream.clone(),
+                detail: format!("{earlier}, and later {}", fact.what),
             });
         }
     }
