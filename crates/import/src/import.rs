@@ -525,8 +525,8 @@ impl Import {
         }
         if event.sequence > next {
             let is_first = known.seen.is_none();
-            // Whether this run has met a stream that is forgotten nobody knows.
-            let is_between_files = !was_met && !is_first && !self.target.has_forgotten();
+            // If this run has met the stream and forgotten it, what it has stored of it tells.
+            let is_between_files = !was_met && !is_first && !self.target.has_stored_of(&event.key);
             if self.options.kind == Kind::Lines && !self.options.allow_gaps && is_between_files {
                 return Err(gap_behind_stored(&event, next));
             }

@@ -243,9 +243,10 @@ impl Target {
         Ok(())
     }
 
-    /// Returns true if this run has met streams that it has forgotten.
-    pub(crate) fn has_forgotten(&self) -> bool {
-        self.met_before > 0
+    /// Returns true if the last event that the target has of the stream of a key was not there when the import began.
+    pub(crate) fn has_stored_of(&self, key: &str) -> bool {
+        let found = self.known.get(key).and_then(|known| known.found);
+        found.is_some_and(|(log, position)| !self.was_there(log, position))
     }
 
     /// Notes that this run has met an event of a stream. Returns whether it had met one before.

@@ -379,6 +379,10 @@ impl Source for OneByOne {
         "one by one".into()
     }
 
+    fn resumes(&self) -> bool {
+        false
+    }
+
     async fn page(&mut self, after: Place) -> Result<Page> {
         let events: Vec<_> = self.0.pop_front().into_iter().collect();
         Ok(Page {
@@ -398,20 +402,26 @@ impl Source for OneByOne {
 /// had been forgotten meanwhile, since there were very many.
 #[tokio::test]
 async fn a_gap_within_a_file_is_taken_although_the_stream_is_forgotten() {
-    let other = SourceEvent {
-        key: "cart-2".into(),
+    let first = |key: &str| SourceEvent {
+        key: key.into(),
         ..events(2, &[(0, Role::Event, "{}")]).remove(0)
+    };
+    let later = |number| events(3, &[(number, Role::Event, "{}")]).remove(0);
+    let store = Arc::new(MemoryStore::new());
+    let begin = async |all: [SourceEvent; 3]| {
+        let source = Box::new(OneByOne(all.into()));
+        let options = Options::new(Kind::Lines, "lines").unwrap();
+        let store = Arc::clone(&store) as _;
+        let mut import = Import::from(options, source, store).await.unwrap();
+        import.target.known_max = 1;
+        import
     };
     let all = [
         events(1, &[(0, Role::Event, "{}")]).remove(0),
-        other,
-        events(3, &[(5, Role::Event, "{}")]).remove(0),
+        first("cart-2"),
+        later(5),
     ];
-    let source = Box::new(OneByOne(all.into()));
-    let options = Options::new(Kind::Lines, "lines").unwrap();
-    let store = Arc::new(MemoryStore::new());
-    let mut import = Import::from(options, source, store as _).await.unwrap();
-    import.target.known_max = 1;
+    let mut import = begin(all).await;
     for _ in 0..3 {
         assert_eq!(import.step().await.unwrap(), Step::Went);
         import.checkpoint(false).await.unwrap();
@@ -423,4 +433,13 @@ async fn a_gap_within_a_file_is_taken_although_the_stream_is_forgotten() {
         (3, 4),
         "{report:?}"
     );
+
+    // In another file it is still refused.
+    let mut import = begin([first("cart-3"), first("cart-4"), later(9)]).await;
+    for _ in 0..2 {
+        assert_eq!(import.step().await.unwrap(), Step::Went);
+        import.checkpoint(false).await.unwrap();
+    }
+    let error = import.step().await.expect_err("behind what is stored");
+    assert!(error.to_string().contains("--allow-gaps"), "{error}");
 }
