@@ -11,11 +11,12 @@
 //!
 //! The note also names the *opening*: a random number that a store draws each time that it is opened after it was
 //! closed in good order. While the store is open, the database file holds the same number (the `user_version` of its
-//! header), which is taken out when it is closed. So a file that was not closed says that it needs a write-ahead log,
-//! and the note beside it says that this is the one. A file that was moved, linked, mounted or copied alone is refused.
-//! A backup has a number of its own, `Opening::BACKUP`, for which there is a note only while the backup is migrated or
-//! becomes a store where it lies: it is no store until it was restored. Order: the number is in the note, synced,
-//! before it is in the file, and in the file before anything is appended.
+//! header), which is taken out when it is closed, after everything else was copied into the file. So a file that was
+//! not closed says that it needs a write-ahead log, and the note beside it says that this is the one. A file that was
+//! moved, linked, mounted or copied alone is refused. A backup has a number of its own, `Opening::BACKUP`, for which
+//! there is a note only while the backup is migrated or becomes a store where it lies: it is no store until it was
+//! restored. Order: the number is in the note, synced, before it is in the file, and in the file before anything is
+//! appended.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
