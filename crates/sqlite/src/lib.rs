@@ -27,6 +27,7 @@ mod place;
 mod read;
 mod read_connection;
 mod reader;
+mod restore;
 mod row;
 mod scavenge;
 mod schema;
@@ -36,7 +37,7 @@ mod virtual_index;
 mod write_thread;
 
 pub use audit::SqliteAudit;
-pub use backup::Restoring;
 pub use config::{Location, Missing, SqliteConfig, Synchronous};
+pub use restore::Restoring;
 pub use schema::{Migrated, schema_text};
 pub use store::SqliteBackend;
