@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use gesta_core::backend::{LoadRequest, Loaded};
-use gesta_core::{Error, Position, Result, StreamId};
+use gesta_core::{Error, EventType, Position, Result, StreamId};
 use tokio::time::Instant;
 
 use super::job::{Answer, Gave, JobId};
@@ -14,7 +14,7 @@ use super::queue::Waiting;
 use super::reads::{LOAD_STREAMS_MAX, Purpose, SoughtMatch};
 use super::trouble::is_passing;
 use super::{Now, Output, Sequencer};
-use crate::command::{Compared, KnownOfMatch};
+use crate::command::{Command, Compared, KnownOfMatch};
 
 impl<T> Sequencer<T> {
     pub(super) fn start_reads(&mut self, now: Now) {
@@ -148,7 +148,7 @@ impl<T> Sequencer<T> {
                     tracing::info!(log = self.setting.log.0, "streams are looked up again");
                 }
                 for (stream, error) in self.knowledge.learn(request, &loaded) {
-                    self.fail_waiting_for(|of| *of == stream, &error);
+                    self.fail_waiting_for(&stream, &error);
                 }
                 return;
             }
@@ -161,17 +161,33 @@ impl<T> Sequencer<T> {
         } else {
             tracing::warn!(log = self.setting.log.0, %error, "cannot look up streams");
             let streams: HashSet<StreamId> = request.streams.into_iter().collect();
-            self.fail_waiting_for(|of| streams.contains(of), &error);
+            let types: HashSet<EventType> = request.types.into_iter().collect();
+            // Commands that wait for a type alone too: they would ask for it again at once, and for ever.
+            let knowledge = &mut self.knowledge;
+            let failed = self.queue.extract_waiting(|waiting| {
+                let (mut stream_failed, mut type_failed) = (false, false);
+                knowledge.missing(
+                    &waiting.command,
+                    |stream| stream_failed |= streams.contains(stream),
+                    |event_type| type_failed |= types.contains(&event_type),
+                );
+                stream_failed || type_failed
+            });
+            self.answer_failed(failed, &error);
         }
     }
 
-    /// Answers the commands that wait for streams that could not be looked up with the error. Nothing was written for
-    /// them.
-    fn fail_waiting_for(&mut self, is_failed: impl Fn(&StreamId) -> bool, error: &Error) {
+    /// Answers the commands that wait for a stream whose stored state cannot be read with the error.
+    fn fail_waiting_for(&mut self, of: &StreamId, error: &Error) {
         let failed = self.queue.extract_waiting(|waiting| {
             let mut parts = waiting.command.parts.iter();
-            parts.any(|part| is_failed(&part.stream))
+            parts.any(|part| part.stream == *of)
         });
+        self.answer_failed(failed, error);
+    }
+
+    /// Answers commands for which nothing was written with the error.
+    fn answer_failed(&mut self, failed: Vec<Command<T>>, error: &Error) {
         for command in failed {
             self.answer(command, Err(error.clone()));
         }

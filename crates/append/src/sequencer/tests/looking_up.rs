@@ -100,6 +100,30 @@ fn a_type_is_looked_up_with_its_stream() {
     assert_eq!(asked.collect::<Vec<_>>(), [(1, 0), (1, 1)]);
 }
 
+/// What happened: after a store had moved, an append of a new type to a known stream was never answered, and the old
+/// store was asked for the type thousands of times a second. Goal: it is refused as one to an unknown stream is; what
+/// waits for nothing of that goes on.
+#[test]
+fn a_type_that_cannot_be_looked_up_fails_its_appends() {
+    let mut d = Driver::running(Config::default(), 1);
+    d.append("s", Any, 1);
+    d.settle();
+    let event = EventData::json(EventType::new("unknown").expect("valid"), "{}").without_id();
+    let waits = d.request(Append::to(name("s"), Any, vec![event]));
+    let known = d.append("s", Any, 1);
+    let (id, what) = d.next_read();
+    let What::Load(request) = what else {
+        panic!("{what:?}");
+    };
+    assert_eq!((request.streams.len(), request.types.len()), (0, 1));
+    let moved = Error::needs_administrator("the store has moved");
+    d.on(Input::Read(id, Answer(Gave::Loaded(Err(moved)))));
+    assert!(matches!(d.kind(waits), ErrorKind::Unavailable(_)));
+    assert!(d.reads.is_empty());
+    d.settle();
+    assert_eq!(d.position(known), Position(4));
+}
+
 /// Goal: appends that waited for the same look and do not fit into one batch go with the next ones.
 #[test]
 fn what_has_waited_and_does_not_fit_goes_with_the_next_batch() {
