@@ -74,6 +74,9 @@ impl LastCommit {
     }
 }
 
+/// Longest time between two renewals of a lease.
+const RENEW_MAX: Duration = Duration::from_secs(5);
+
 /// The task that looks.
 pub(crate) struct Looker<T> {
     pub(crate) target: T,
@@ -91,21 +94,29 @@ impl<T: Target> Looker<T> {
     pub(crate) async fn look(&self, renewed: &mut Option<Instant>) -> Result<(), TargetError> {
         let at = tokio::time::Instant::now();
         let now = at.into_std();
-        if renewed.is_none_or(|at| now.duration_since(at) >= self.lease / 3) {
-            self.target
-                .renew(self.node, &self.node_name, self.lease)
-                .await?;
-            *renewed = Some(now);
+        // Processes with much shorter leases may shorten this one: see `Target::renew`.
+        let pause = (self.lease / 3).min(RENEW_MAX);
+        if renewed.is_none_or(|at| now.duration_since(at) >= pause) {
+            self.renew(renewed, now).await?;
         }
-        let rows = Arc::new(self.target.list().await?);
+        let mut rows = self.target.list().await?;
         // A clock was set ahead, or the lease was taken for one of before it was set back.
         let is_over = |row: &Stored| row.owner == Some(self.node) && !row.owned;
         if rows.iter().any(is_over) {
-            *renewed = None;
+            self.renew(renewed, now).await?;
+            rows = self.target.list().await?;
         }
+        let rows = Arc::new(rows);
         let commands = Arc::new(self.target.commands().await?);
         let at = Some(at);
         self.found.send_replace(Look { at, rows, commands });
+        Ok(())
+    }
+
+    async fn renew(&self, renewed: &mut Option<Instant>, now: Instant) -> Result<(), TargetError> {
+        let renewing = self.target.renew(self.node, &self.node_name, self.lease);
+        renewing.await?;
+        *renewed = Some(now);
         Ok(())
     }
 
