@@ -12,7 +12,7 @@ use gesta_core::{Error, Incarnation, Result};
 
 use crate::backup::{UNFINISHED, check_new, finish, remove_if_there};
 use crate::config::SqliteConfig;
-use crate::end_note::{self, Opening};
+use crate::end_note::Opening;
 use crate::files::{self, failed_at, with_suffix};
 use crate::place;
 use crate::store::SqliteBackend;
@@ -176,13 +176,9 @@ impl Restoring {
         File::open(copy)
             .and_then(|file| file.sync_all())
             .map_err(|error| failed_at(copy, error))?;
-        finish(copy, &self.to)?;
-        // A note of a store that was here names another incarnation, so it says nothing about this one. It goes last: a
-        // store that has come to this place meanwhile needs its own.
-        if let Err(error) = end_note::remove(&self.to) {
-            tracing::warn!(store = %self.to.display(), %error, "the note of an earlier store is not removed");
-        }
-        Ok(())
+        // A note of a store that was here stays: it names another incarnation, so it says nothing about this one. What
+        // has come to this place meanwhile needs its own, and who opens this store writes another.
+        finish(copy, &self.to)
     }
 }
 

@@ -221,7 +221,7 @@ pub(crate) fn close(conn: Connection, place: Option<&Place>, in_order: Option<Op
     let closed = match (place, in_order) {
         (None, _) => Ok(()),
         (Some(_), Some(mark)) => {
-            checkpoint(&conn, CheckpointMode::Passive).and_then(|()| schema::set_mark(&conn, mark))
+            checkpoint(&conn, CheckpointMode::Full).and_then(|()| schema::set_mark(&conn, mark))
         }
         // SQLite removes the write-ahead log by its name, where that of another store may be now.
         (Some(place), None) if place.look_at_names() != Found::InPlace => conn
