@@ -111,6 +111,10 @@ pub(crate) fn java(name: &str, pom: &Path, sources: &[PathBuf]) -> Option<String
 /// False, said aloud, if Maven Central, or what stands for it here, answers that it does not have this package: mirrors
 /// have not everything.
 pub(crate) fn is_published(package: &str) -> bool {
+    // Said by what compiles.
+    if !is_installed("mvn") {
+        return true;
+    }
     let mut get = Command::new("mvn");
     get.args(["--batch-mode", "-U", "dependency:get", "-Dtransitive=false"])
         .arg(format!("-Dartifact={package}"));
