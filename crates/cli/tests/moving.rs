@@ -341,11 +341,14 @@ async fn move_from_postgres(world: &mut World) -> usize {
         // The servers of the source say where the store is, and accept nothing.
         let refused = HttpStore::connect(&server.url).unwrap();
         let event = EventData::json(EventType::new("late").unwrap(), "{}");
-        let error = refused
-            .append_to("late-1", ExpectedRevision::Any, vec![event])
-            .await
-            .expect_err("moved");
-        assert!(error.to_string().contains("has moved to"), "{error}");
+        // A stream that is new to a server, and one that it may know, with a type that is new to it.
+        for stream in ["late-1", "writer-1"] {
+            let error = refused
+                .append_to(stream, ExpectedRevision::Any, vec![event.clone()])
+                .await
+                .expect_err("moved");
+            assert!(error.to_string().contains("has moved to"), "{error}");
+        }
         let error = refused
             .read_whole_stream("writer-1")
             .await

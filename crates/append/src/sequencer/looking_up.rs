@@ -159,7 +159,13 @@ impl<T> Sequencer<T> {
             let log = self.setting.log;
             self.reads.pause_loads(log, &error, now.instant);
         } else {
-            tracing::warn!(log = self.setting.log.0, %error, "cannot look up streams");
+            // Callers are told, each by the answer; what only an administrator can change stays as it is for long.
+            match error.is_for_administrator() {
+                true => {
+                    tracing::debug!(log = self.setting.log.0, %error, "cannot look up streams");
+                }
+                false => tracing::warn!(log = self.setting.log.0, %error, "cannot look up streams"),
+            }
             let streams: HashSet<StreamId> = request.streams.into_iter().collect();
             let types: HashSet<EventType> = request.types.into_iter().collect();
             // Commands that wait for a type alone too: they would ask for it again at once, and for ever.
