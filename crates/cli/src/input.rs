@@ -269,9 +269,15 @@ fn wrong_json(line: &[u8], error: &serde_json::Error) -> String {
         Some(b'{') => {
             let text = error.to_string();
             let place = format!(" at line {} column {}", error.line(), error.column());
-            return match text.strip_suffix(&place) {
+            let text = match text.strip_suffix(&place) {
                 Some(text) => format!("{text}, at column {}", error.column()),
                 None => text,
+            };
+            return match text.starts_with("unknown field `sequence`") {
+                true => {
+                    format!("{text}; a file of such lines is for `gesta import FILE --kind lines`")
+                }
+                false => text,
             };
         }
         Some(b'[') => "a list",

@@ -127,8 +127,8 @@ impl HttpStore {
         };
         let stranger = |rest: String| {
             let text = format!(
-                "what answers there is no server of Gesta, or a proxy before it does not let GET /health/live \
-                 through{rest}{meant}"
+                "what answers at {server} is no server of Gesta, or a proxy before it does not let GET \
+                 /health/live through{rest}{meant}"
             );
             Error::new(ErrorKind::Unsupported(text))
         };

@@ -60,7 +60,7 @@ pub(crate) struct FilterArgs {
     #[arg(long = "type", value_name = "TYPE", value_parser = event_type)]
     pub(crate) types: Vec<EventType>,
     /// Only streams whose name starts with this; may be repeated: any of them.
-    #[arg(long = "stream-prefix", value_name = "PREFIX")]
+    #[arg(long = "stream-prefix", alias = "prefix", value_name = "PREFIX")]
     pub(crate) stream_prefixes: Vec<String>,
     /// Only streams of this category, the text before the first `-`; may be repeated: any of them.
     #[arg(long = "category", value_name = "CATEGORY")]
@@ -74,7 +74,7 @@ pub(crate) struct FilterArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AllRead {
     /// Begin after this checkpoint (with --backwards: at it).
-    #[arg(long, value_name = "start|end|CHECKPOINT", value_parser = from_checkpoint)]
+    #[arg(long, alias = "after", value_name = "start|end|CHECKPOINT", value_parser = from_checkpoint)]
     pub(crate) from: Option<ReadFrom<Checkpoint>>,
     /// Newest first.
     #[arg(long)]

@@ -95,7 +95,7 @@ pub(crate) struct StreamTail {
 #[derive(Debug, Args)]
 pub(crate) struct StreamList {
     /// Only names that start with this. System streams are listed only if this starts with `$`.
-    #[arg(long, default_value = "")]
+    #[arg(long, alias = "stream-prefix", default_value = "")]
     pub(crate) prefix: String,
     /// Only names after this one.
     #[arg(long, value_name = "STREAM", value_parser = stream)]

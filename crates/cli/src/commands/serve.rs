@@ -222,10 +222,15 @@ async fn until_stopped(
     );
     tokio::select! {
         outcome = stop => outcome?,
-        _ = tokio::signal::ctrl_c() => return Err(Failure::Message(Code::Interrupted, "stopped at once".into())),
+        _ = tokio::signal::ctrl_c() => return Err(stopped_at_once()),
+        () = stops.received() => return Err(stopped_at_once()),
     }
     tracing::info!("stopped");
     why
+}
+
+fn stopped_at_once() -> Failure {
+    Failure::Message(Code::Interrupted, "stopped at once".into())
 }
 
 /// Tells why a server does not listen, and how it listens elsewhere if another program has the address. Settings that

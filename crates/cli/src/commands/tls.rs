@@ -72,10 +72,10 @@ fn self_signed(folder: &Path, address: IpAddr, advertised: Option<&HostPort>) ->
         })?;
     }
     let ca = fs::canonicalize(&ca).unwrap_or(ca);
+    let ca = ca.display();
     tracing::info!(
-        ca = %ca.display(),
-        "TLS with a certificate of our own, for trying out: clients must be told to believe this authority, \
-         such as by curl --cacert or gesta --ca-file"
+        "TLS with a certificate of our own, for trying out: clients must be told to believe its authority, such as by \
+         curl --cacert {ca} or gesta --ca-file {ca}"
     );
     Ok(TlsFiles::new(folder.join(CERTIFICATE), folder.join(KEY)))
 }
