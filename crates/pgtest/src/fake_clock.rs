@@ -1,5 +1,5 @@
-//! The system clock that a process sees, which can be set while it runs: by libfaketime, a library that is loaded before
-//! the program and reads a file. The clocks that measure time since the start of the machine stay as they are.
+//! The system clock that a process sees, which can be set while it runs: by libfaketime, a library that is loaded
+//! before the program and reads a file. The clocks that measure time since the start of the machine stay as they are.
 //!
 //! The library adds the part by which a clock is too quick from the start of the process on, and keeps the last speed
 //! that it has read: so each setting has one.

@@ -1,8 +1,8 @@
 //! A restore puts a copy of a backup where no store is, and makes a store of it.
 //!
-//! How: the copy lies beside the place of the store, under another name, until it is whole, has a new incarnation (C9) and
-//! was checked. Until it has the incarnation it is a backup, and before that no database: whatever a kill leaves of a
-//! restore, positions of the old store are used again by nobody.
+//! How: the copy lies beside the place of the store, under another name, until it is whole, has a new incarnation (C9)
+//! and was checked. Until it has the incarnation it is a backup, and before that no database: whatever a kill leaves of
+//! a restore, positions of the old store are used again by nobody.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};

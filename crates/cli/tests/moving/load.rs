@@ -1,5 +1,5 @@
-//! Writers with a stream each, a reader of all streams and the consumer of a group, which go on through a move, with the
-//! visitors of a cinema beside them.
+//! Writers with a stream each, a reader of all streams and the consumer of a group, which go on through a move, with
+//! the visitors of a cinema beside them.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};

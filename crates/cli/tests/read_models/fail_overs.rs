@@ -1,6 +1,6 @@
-//! Fail-overs of a store's database that lose commits, under read models with two processes each: one that uses the store
-//! as a library, and one that uses it over a server. The rows are in a file, in a database apart, and in the database
-//! that fails over; of one of them the version is reset by itself.
+//! Fail-overs of a store's database that lose commits, under read models with two processes each: one that uses the
+//! store as a library, and one that uses it over a server. The rows are in a file, in a database apart, and in the
+//! database that fails over; of one of them the version is reset by itself.
 //!
 //! What holds: rows of the lost history are never told to be those of the new one. A version stops and says why, and is
 //! whole after what the guide says, a reset; one that is to reset itself is whole without anybody.

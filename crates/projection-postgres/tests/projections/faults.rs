@@ -492,8 +492,8 @@ async fn schedule_13_locked_rows_are_waited_for_and_park_nothing() {
     running.shutdown().await;
 }
 
-/// Schedule 25: a hundred projections over one pool of four connections; one that hangs keeps its own connection, and no
-/// other one.
+/// Schedule 25: a hundred projections over one pool of four connections; one that hangs keeps its own connection, and
+/// no other one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_25_one_of_a_hundred_that_hangs_stops_no_other() {
     let database = Database::on(&server().url()).await;

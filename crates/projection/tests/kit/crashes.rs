@@ -83,9 +83,10 @@ async fn schedules_7_and_8_an_owner_that_wakes_writes_nothing() {
     }
 }
 
-/// Schedule 9: the clock by which leases are judged is set an hour back or ahead: that of the database, or where the rows
-/// are in a file that of the machine. Owners that live keep their projection or lose it once; of one that is dead it is
-/// taken over. What happened: after a clock was set back, nobody took over from an owner that was dead, for an hour.
+/// Schedule 9: the clock by which leases are judged is set an hour back or ahead: that of the database, or where the
+/// rows are in a file that of the machine. Owners that live keep their projection or lose it once; of one that is dead
+/// it is taken over. What happened: after a clock was set back, nobody took over from an owner that was dead, for an
+/// hour.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedule_09_a_clock_that_is_set_stops_nothing() {
     for (set, is_dead) in [

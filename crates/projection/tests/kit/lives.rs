@@ -38,8 +38,8 @@ async fn restored() -> World {
     world
 }
 
-/// A lease that lasts however slow the machine is. All processes of a test have it: one that is much longer than that of
-/// another process is shortened.
+/// A lease that lasts however slow the machine is. All processes of a test have it: one that is much longer than that
+/// of another process is shortened.
 const LONG: Duration = Duration::from_secs(3_600);
 
 fn by_hand() -> Config {

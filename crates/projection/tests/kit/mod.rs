@@ -7,9 +7,9 @@
 //!   `lives`, `versions`, `filters`, `waits`, `indexes`, `starts`: what becomes of projections; `operators`: what is
 //!   told of them; `reading`: rows as readers get them.
 //!
-//! What befalls projections, and which tests play it. Those without a crate are here, for every target; random histories
-//! (`histories`) mix 1 to 5, 8, 14, 17, 23 and 24. `postgres` is `faults` of `gesta-projection-postgres`, for both
-//! drivers; `processes` is `read_models` of `gesta-cli`, with real processes and servers.
+//! What befalls projections, and which tests play it. Those without a crate are here, for every target; random
+//! histories (`histories`) mix 1 to 5, 8, 14, 17, 23 and 24. `postgres` is `faults` of `gesta-projection-postgres`, for
+//! both drivers; `processes` is `read_models` of `gesta-cli`, with real processes and servers.
 //!
 //! * 1, 2, 3, 4, 5, it dies before the fence, after it, among the rows, or loses the answer to a commit that has landed
 //!   or not: `schedules_1_to_5_…`; 4 also `schedule_04_…` of `postgres`.
