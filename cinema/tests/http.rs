@@ -395,15 +395,15 @@ async fn requests_that_run_are_answered_before_the_end() {
 /// on.
 #[tokio::test]
 async fn too_many_commands_are_refused_while_reads_go_on() {
-    let Some(server) = gesta_pgtest::shared() else {
+    let Some(server) = gesta_rig::shared() else {
         return;
     };
-    let proxy = gesta_pgtest::FaultProxy::start(server.addr()).expect("a proxy");
+    let proxy = gesta_rig::FaultProxy::start(server.addr()).expect("a proxy");
     // Longer than a busy machine stands still while the database keeps everybody waiting.
     let url = format!(
         "{}?schema={}&answer_timeout=60",
         proxy.url(&server.url()),
-        gesta_pgtest::fresh_schema()
+        gesta_rig::fresh_schema()
     );
     let mut config = config(&url);
     config.commands_max = 5;

@@ -18,8 +18,8 @@ const SHOW: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 /// Two applications on a new schema, with these arguments beside; the folder has their secret. `None` without a
 /// database. They wait longer than a busy machine stands still: each error of theirs fails a test.
 async fn two_nodes(more: &[&str]) -> Option<(Vec<Application>, tempfile::TempDir)> {
-    let server = gesta_pgtest::shared()?;
-    let schema = gesta_pgtest::fresh_schema();
+    let server = gesta_rig::shared()?;
+    let schema = gesta_rig::fresh_schema();
     let times = "answer_timeout=60&connect_timeout=60";
     let url = format!("{}?schema={schema}&{times}", server.url());
     let folder = tempfile::tempdir().expect("a folder");
@@ -50,7 +50,7 @@ async fn two_nodes(more: &[&str]) -> Option<(Vec<Application>, tempfile::TempDir
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_application_that_is_replaced_says_so() {
     // Nobody listens there, so the second one cannot tell that the first one is alive.
-    let address = gesta_pgtest::free_address().expect("a port").to_string();
+    let address = gesta_rig::free_address().expect("a port").to_string();
     let Some((nodes, _folder)) = two_nodes(&["--advertise", &address]).await else {
         return;
     };

@@ -14,8 +14,8 @@ use gesta_cinema::domain::{Command, SeatStatus};
 use gesta_cinema::events::CATEGORY;
 use gesta_cinema::payments::Payments;
 use gesta_cinema::shows::Shows;
-use gesta_testkit::depth;
-use gesta_testkit::faulty::{FaultyStore, Random, RandomFaults, World};
+use gesta_kit::depth;
+use gesta_kit::faulty::{FaultyStore, Random, RandomFaults, World};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 

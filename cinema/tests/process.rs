@@ -85,8 +85,8 @@ fn output(folder: &TempDir, args: &[&str]) -> (Option<i32>, String) {
 }
 
 /// The store on the database of the tests. Its times are longer than a busy machine stands still.
-fn url(server: &gesta_pgtest::Server) -> String {
-    let schema = gesta_pgtest::fresh_schema();
+fn url(server: &gesta_rig::Server) -> String {
+    let schema = gesta_rig::fresh_schema();
     let times = "answer_timeout=60&connect_timeout=60";
     format!("{}?schema={schema}&{times}", server.url())
 }
@@ -176,7 +176,7 @@ async fn what_was_acknowledged_survives_a_kill() {
 
 #[tokio::test]
 async fn what_was_acknowledged_survives_a_kill_on_postgres() {
-    let Some(server) = gesta_pgtest::shared() else {
+    let Some(server) = gesta_rig::shared() else {
         return;
     };
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -186,7 +186,7 @@ async fn what_was_acknowledged_survives_a_kill_on_postgres() {
 
 #[tokio::test]
 async fn two_processes_share_a_database() {
-    let Some(server) = gesta_pgtest::shared() else {
+    let Some(server) = gesta_rig::shared() else {
         return;
     };
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -219,13 +219,13 @@ async fn two_processes_share_a_database() {
 /// What happened: a cinema that was no node any more, because another process had taken its address, went on.
 #[tokio::test]
 async fn who_is_no_node_any_more_ends() {
-    let Some(server) = gesta_pgtest::shared() else {
+    let Some(server) = gesta_rig::shared() else {
         return;
     };
     let folder = tempfile::tempdir().expect("temporary folder");
     std::fs::write(folder.path().join("secret"), "a secret of the tests").expect("written");
     let url = url(server);
-    let address = gesta_pgtest::free_address().expect("a port").to_string();
+    let address = gesta_rig::free_address().expect("a port").to_string();
     let mut args = vec!["--store", &url, "--advertise", &address];
     args.extend(["--node=127.0.0.1:0", "--cluster-secret-file=secret"]);
     let mut older = start(&folder, &args);
@@ -286,7 +286,7 @@ async fn what_is_not_paid_is_given_back_after_a_kill() {
     let process = start(&folder, &args);
     let mut client = process.client().await;
     client.create(ID, 100).await;
-    let rounds = gesta_testkit::depth::count(1, 10);
+    let rounds = gesta_kit::depth::count(1, 10);
     let mut process = Some(process);
     for round in 0..rounds {
         let (paid, unpaid) = (3 * round, 3 * round + 1);

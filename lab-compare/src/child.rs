@@ -11,7 +11,7 @@ use tokio::process::ChildStdout;
 #[derive(Debug)]
 pub(crate) struct Child {
     name: String,
-    program: gesta_pgtest::Child,
+    program: gesta_rig::Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
@@ -25,8 +25,8 @@ impl Child {
     ) -> Result<Self> {
         let name = program.file_name().unwrap_or(program.as_os_str());
         let name = name.to_string_lossy().into_owned();
-        let output = gesta_pgtest::Output::Pipe;
-        let mut program = gesta_pgtest::Child::start(program, arguments, input, output, log)
+        let output = gesta_rig::Output::Pipe;
+        let mut program = gesta_rig::Child::start(program, arguments, input, output, log)
             .context(format!("starting {name}"))?;
         let output = program.take_output();
         let output = output.ok_or_else(|| Failure("no pipe".into()))?;

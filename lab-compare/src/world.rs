@@ -18,7 +18,7 @@ pub(crate) struct World {
     gesta: Option<PathBuf>,
     scratch: TempDir,
     connections: u32,
-    server: Option<gesta_pgtest::Server>,
+    server: Option<gesta_rig::Server>,
     logs: u32,
 }
 
@@ -149,13 +149,13 @@ impl World {
 
     /// A program of PostgreSQL, such as `psql`.
     pub(crate) fn postgres_program(name: &str) -> Result<PathBuf> {
-        let dir = gesta_pgtest::find_binaries()
+        let dir = gesta_rig::find_binaries()
             .ok_or_else(|| Failure("PostgreSQL is not installed".into()))?;
         Ok(dir.join(name))
     }
 
     /// The server, started at the first call.
-    fn server(&mut self) -> Result<&gesta_pgtest::Server> {
+    fn server(&mut self) -> Result<&gesta_rig::Server> {
         if self.server.is_none() {
             let connections = self.connections;
             let server = tokio::task::block_in_place(|| store::new_server_for(connections))?;

@@ -32,8 +32,8 @@ pub fn fail<T>(sentence: impl Into<String>) -> Result<T> {
     Err(Failure(sentence.into()))
 }
 
-/// Does something with a database of `gesta_pgtest`, which blocks.
-pub(crate) fn blocking<T>(what: impl FnOnce() -> gesta_pgtest::Result<T>) -> Result<T> {
+/// Does something with a database of `gesta_rig`, which blocks.
+pub(crate) fn blocking<T>(what: impl FnOnce() -> gesta_rig::Result<T>) -> Result<T> {
     tokio::task::block_in_place(what).map_err(|error| Failure(error.to_string()))
 }
 

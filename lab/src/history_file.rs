@@ -1,11 +1,11 @@
-//! The option of commands that write down what was asked and answered (`gesta_testkit::operations`).
+//! The option of commands that write down what was asked and answered (`gesta_kit::operations`).
 
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use gesta_testkit::operations::{self, Operation};
+use gesta_kit::operations::{self, Operation};
 
 use crate::failure::{Context, Result};
 

@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{BufReader, Write as _};
 use std::path::PathBuf;
 
-use gesta_testkit::history::RunHistory;
-use gesta_testkit::operations::{self, Action, Operation, Verdict};
+use gesta_kit::history::RunHistory;
+use gesta_kit::operations::{self, Action, Operation, Verdict};
 
 use crate::failure::{Context, Result, fail};
 use crate::reservation;

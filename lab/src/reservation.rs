@@ -70,7 +70,7 @@ struct Measured {
 struct Own {
     cinema: Server,
     #[expect(dead_code, reason = "lives as long as the cinema")]
-    database: Option<gesta_pgtest::Server>,
+    database: Option<gesta_rig::Server>,
     #[expect(dead_code, reason = "live as long as the cinema")]
     files: TempDir,
 }

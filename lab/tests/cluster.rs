@@ -11,8 +11,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use gesta_kit::depth;
 use gesta_lab::report::{Cell, Report};
-use gesta_testkit::depth;
 use support::histories;
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
@@ -27,7 +27,7 @@ fn beside_the_lab(name: &str) -> PathBuf {
 }
 
 fn has_postgres() -> bool {
-    let found = gesta_pgtest::find_binaries().is_some();
+    let found = gesta_rig::find_binaries().is_some();
     if !found {
         assert!(std::env::var_os("CI").is_none(), "no PostgreSQL");
         eprintln!("SKIPPED: no PostgreSQL");

@@ -7,12 +7,12 @@ mod support;
 use std::sync::Arc;
 
 use gesta_core::{Append, EventStoreExt as _, ExpectedRevision, Revision};
+use gesta_kit::depth;
+use gesta_kit::faulty::Random;
+use gesta_kit::history::{Outcome, RunHistory};
+use gesta_kit::operations;
+use gesta_kit::support::{events, stream};
 use gesta_memory::MemoryStore;
-use gesta_testkit::depth;
-use gesta_testkit::faulty::Random;
-use gesta_testkit::history::{Outcome, RunHistory};
-use gesta_testkit::operations;
-use gesta_testkit::support::{events, stream};
 use support::histories;
 
 /// Goal: the lines on the page are read and written again letter by letter, every kind of operation is among them, and

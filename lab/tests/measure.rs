@@ -51,8 +51,8 @@ fn report_until(
 }
 
 /// Makes a database of its own for a run, and returns its URL.
-fn database(server: &gesta_pgtest::Server) -> String {
-    let name = gesta_pgtest::fresh_schema();
+fn database(server: &gesta_rig::Server) -> String {
+    let name = gesta_rig::fresh_schema();
     server.create_database(&name).unwrap()
 }
 
@@ -73,7 +73,7 @@ fn cell<'a>(table: &Table, row: &'a Row, name: &str) -> &'a Cell {
 /// that both use, and every append failed.
 #[test]
 fn quick_answers_with_a_page() {
-    let on_postgres = gesta_pgtest::shared().map(Some);
+    let on_postgres = gesta_rig::shared().map(Some);
     for server in std::iter::once(None).chain(on_postgres) {
         let quick = || {
             let store = server.map(|server| format!(" --store {}", database(server)));
@@ -99,7 +99,7 @@ fn quick_answers_with_a_page() {
 /// Goal: journals and Gesta are measured step by step, and what they stored is read back.
 #[test]
 fn schemas_are_measured() {
-    if gesta_pgtest::shared().is_none() {
+    if gesta_rig::shared().is_none() {
         return;
     }
     let short = "schemas --schemas gesta,jdbc --step 2 --max 4 --phase 1s --rounds 2 --sizes 500";
@@ -144,7 +144,7 @@ fn processes(report: &Report) -> Vec<(Cell, Option<f64>, Option<f64>)> {
 /// the database did stands beside it.
 #[test]
 fn several_processes_load_in_step() {
-    if gesta_pgtest::shared().is_none() {
+    if gesta_rig::shared().is_none() {
         return;
     }
     let short = "schemas --schemas gesta,akka-net-column --processes 2 --step 2 --max 4 --phase 1s --rounds 1 --sizes 500";
@@ -192,7 +192,7 @@ fn several_processes_load_in_step() {
 /// Goal: processes that are started apart, as on several hosts, meet by a name, and one of them reports.
 #[test]
 fn processes_meet_by_a_name() {
-    let Some(server) = gesta_pgtest::shared() else {
+    let Some(server) = gesta_rig::shared() else {
         return;
     };
     let store = database(server);
@@ -230,7 +230,7 @@ fn processes_meet_by_a_name() {
 /// Goal: what the database did stands in the report of `append`, wherever the database is.
 #[test]
 fn appends_are_told_with_what_the_database_did() {
-    let Some(server) = gesta_pgtest::shared() else {
+    let Some(server) = gesta_rig::shared() else {
         return;
     };
     let append = || {
@@ -476,7 +476,7 @@ fn commands_in_script_and_pages_are_commands() {
 /// Goal: `latency` tells the three ways apart.
 #[test]
 fn distance_is_measured() {
-    if gesta_pgtest::shared().is_none() {
+    if gesta_rig::shared().is_none() {
         return;
     }
     let short = "latency --rtt 0,5ms --workers 8 --events 5 --phase 1s --batches 16 --batch-workers 8 --jitter 1ms \
@@ -543,7 +543,7 @@ fn every_protocol_is_measured() {
 fn every_way_of_catching_up_shows_everything() {
     let server = Path::new(env!("CARGO_BIN_EXE_gesta-lab")).with_file_name("gesta");
     assert!(server.exists(), "{}: build it first", server.display());
-    let database = gesta_pgtest::shared().map(database);
+    let database = gesta_rig::shared().map(database);
     for store in [Some("sqlite:lab.db".to_owned()), database]
         .into_iter()
         .flatten()

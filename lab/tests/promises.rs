@@ -10,8 +10,8 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use gesta_pgtest::Patroni;
-use gesta_testkit::depth::{self, Depth};
+use gesta_kit::depth::{self, Depth};
+use gesta_rig::Patroni;
 use support::histories;
 
 /// Runs the command; it must find that every promise was kept.
@@ -40,7 +40,7 @@ fn promises_are_kept(arguments: &[&str]) {
 #[test]
 fn a_short_torture_breaks_no_promise() {
     let rounds = depth::count("--rounds=4", "--rounds=50");
-    let on = match gesta_pgtest::shared() {
+    let on = match gesta_rig::shared() {
         Some(_) => "--servers=2",
         None => "--databases=sqlite",
     };
@@ -84,7 +84,7 @@ fn fail_overs_by_patroni_break_no_promise() {
 /// Only where a PostgreSQL server can be started.
 #[test]
 fn copies_that_are_killed_arrive() {
-    if gesta_pgtest::shared().is_none() {
+    if gesta_rig::shared().is_none() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -78,7 +78,7 @@ fn reservations_of_a_second(scenario: &str) -> f64 {
 /// published steps.
 #[test]
 fn a_ladder_is_told_step_by_step() {
-    if gesta_pgtest::shared().is_none() {
+    if gesta_rig::shared().is_none() {
         return;
     }
     let begun = Instant::now();
@@ -128,7 +128,7 @@ fn a_cinema_that_is_killed_loses_nothing() {
     run.args(short.split(' ')).arg("--cinema").arg(cinema());
     run.arg("--results")
         .arg(directory.path().join("results.jsonl"));
-    if gesta_pgtest::shared().is_none() {
+    if gesta_rig::shared().is_none() {
         run.args(["--databases", "sqlite"]);
     }
     let output = run.output().unwrap();

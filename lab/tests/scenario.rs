@@ -254,7 +254,7 @@ fn cinema(folder: &Path) -> (Running, String) {
         "{}: build gesta-cinema first",
         program.display()
     );
-    let address = gesta_pgtest::free_address().unwrap();
+    let address = gesta_rig::free_address().unwrap();
     let store = format!("sqlite:{}", folder.join("gesta.db").display());
     let mut command = Command::new(program);
     command.args(["--store", &store, "--listen", &address.to_string()]);

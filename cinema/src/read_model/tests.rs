@@ -6,7 +6,7 @@ use std::path::Path;
 use gesta::entity::EventCodec;
 use gesta::projection::Phase;
 use gesta::{DatabaseStore, EventData, EventStoreExt, ExpectedRevision, Options, Timestamp};
-use gesta_pgtest::{FaultProxy, fresh_schema, shared};
+use gesta_rig::{FaultProxy, fresh_schema, shared};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Duration, timeout};

@@ -17,7 +17,7 @@ use gesta_append::Config;
 use gesta_core::ExpectedRevision::Any;
 use gesta_core::backend::{EventLookup, RowId};
 use gesta_core::*;
-use gesta_testkit::faulty::{Answers, Read, World};
+use gesta_kit::faulty::{Answers, Read, World};
 use support::{Process, check, events, eventually, start_with, world};
 
 /// The ids of so many positions are read and added together.

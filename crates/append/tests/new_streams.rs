@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gesta_append::Config;
 use gesta_core::ExpectedRevision::{Any, NoStream};
 use gesta_core::*;
-use gesta_testkit::faulty::{Answers, Fault, LateCommit, Read, World};
+use gesta_kit::faulty::{Answers, Fault, LateCommit, Read, World};
 use support::{Process, check, eventually, start_with, world};
 
 /// Lists the names at the first stream that is looked up and not found.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use gesta_append::Config;
 use gesta_core::*;
-use gesta_testkit::faulty::{Answers, Fault, Read};
+use gesta_kit::faulty::{Answers, Fault, Read};
 use support::{PanicsOnce, check, events, eventually, start_observed, start_with, world};
 use tokio::time::Instant;
 

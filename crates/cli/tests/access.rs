@@ -71,7 +71,7 @@ fn the_guide_to_a_secure_server_works() {
     let folder = tempfile::tempdir().unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_gesta")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
-    let port = gesta_pgtest::free_address().unwrap().port().to_string();
+    let port = gesta_rig::free_address().unwrap().port().to_string();
     let mut server = None;
     for command in commands {
         let command = command.replace("2113", &port);
@@ -381,10 +381,10 @@ fn append(server: &Server, token: &str) -> Output {
 /// Goal: on PostgreSQL with several logs, accounts are changed beside two running servers, and both follow.
 #[test]
 fn accounts_change_beside_running_servers() {
-    let Some(postgres) = gesta_pgtest::shared() else {
+    let Some(postgres) = gesta_rig::shared() else {
         return;
     };
-    let schema = gesta_pgtest::fresh_schema();
+    let schema = gesta_rig::fresh_schema();
     let store = patient(&format!("{}?schema={schema}", postgres.url()));
     succeed(&["--store", &store, "schema", "create", "--logs", "4"]);
     let servers = [Server::start(&store), Server::start(&store)];

@@ -355,10 +355,10 @@ fn backups_are_for_loopback_listeners_only() {
 /// Goal: PostgreSQL makes its own backups, and both commands say which.
 #[test]
 fn postgresql_is_told_what_to_use_instead() {
-    let Some(database) = gesta_pgtest::shared() else {
+    let Some(database) = gesta_rig::shared() else {
         return;
     };
-    let schema = gesta_pgtest::fresh_schema();
+    let schema = gesta_rig::fresh_schema();
     let store = patient(&format!("{}?schema={schema}", database.url()));
     let server = Server::start(&store);
     for arguments in [

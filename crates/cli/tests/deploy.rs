@@ -123,14 +123,14 @@ impl Container {
                         value, "0.0.0.0:2113",
                         "the port that services and probes name"
                     );
-                    gesta_pgtest::free_address().unwrap().to_string()
+                    gesta_rig::free_address().unwrap().to_string()
                 }
                 "GESTA_CLUSTER_NODE" => {
                     assert_eq!(
                         value, "0.0.0.0:2114",
                         "the port that the other service names"
                     );
-                    gesta_pgtest::free_address().unwrap().to_string()
+                    gesta_rig::free_address().unwrap().to_string()
                 }
                 _ if value.starts_with(SECRETS) => {
                     assert!(is_mounted(value), "{value} is not mounted");
@@ -359,13 +359,13 @@ fn the_pod_with_sqlite_serves() {
 /// stop empties the node, which goes on answering.
 #[test]
 fn the_pods_on_postgresql_are_nodes_that_hand_over_before_they_stop() {
-    let Some(postgres) = gesta_pgtest::shared() else {
+    let Some(postgres) = gesta_rig::shared() else {
         return;
     };
     if !is_installed("curl") {
         return;
     }
-    let schema = gesta_pgtest::fresh_schema();
+    let schema = gesta_rig::fresh_schema();
     let store = patient(&format!("{}?schema={schema}", postgres.url()));
     let file = "kubernetes/three-nodes/statefulset.yaml";
     let pods = document(file, "StatefulSet", "gesta");
@@ -444,10 +444,10 @@ fn the_pods_on_postgresql_are_nodes_that_hand_over_before_they_stop() {
 /// Goal: the composition serves a store on PostgreSQL, at a port that only its machine reaches.
 #[test]
 fn the_composition_serves() {
-    let Some(postgres) = gesta_pgtest::shared() else {
+    let Some(postgres) = gesta_rig::shared() else {
         return;
     };
-    let schema = gesta_pgtest::fresh_schema();
+    let schema = gesta_rig::fresh_schema();
     let store = patient(&format!("{}?schema={schema}", postgres.url()));
     let folder = tempfile::tempdir().unwrap();
     let compose = documents("compose.yaml").remove(0);

@@ -288,10 +288,10 @@ fn commands_of_the_pages_run() {
 fn run_page(path: &Path, text: &str) {
     let mut variables = Vec::new();
     if text.contains("$PG") {
-        let Some(postgres) = gesta_pgtest::shared() else {
+        let Some(postgres) = gesta_rig::shared() else {
             return;
         };
-        let schema = gesta_pgtest::fresh_schema();
+        let schema = gesta_rig::fresh_schema();
         let url = format!("{}?schema={schema}", postgres.url());
         variables.push(("PG", patient(&url)));
     }
@@ -302,7 +302,7 @@ fn run_page(path: &Path, text: &str) {
         &["--listen", "127.0.0.1:0"],
         &[("GESTA_SERVER_HEARTBEAT", "1s")],
     );
-    let free = gesta_pgtest::free_address().unwrap().to_string();
+    let free = gesta_rig::free_address().unwrap().to_string();
     variables.push(("LISTEN", free));
     let below = |path: &str| root().join(path).display().to_string();
     variables.push(("DOCS", below("docs")));
@@ -558,8 +558,8 @@ fn the_page_about_the_command_line_has_every_command() {
 
 /// The metrics that a node of two shows; `None`, said aloud, where PostgreSQL is not installed.
 fn metrics_of_a_node() -> Option<String> {
-    let postgres = gesta_pgtest::shared()?;
-    let schema = gesta_pgtest::fresh_schema();
+    let postgres = gesta_rig::shared()?;
+    let schema = gesta_rig::fresh_schema();
     let store = patient(&format!("{}?schema={schema}", postgres.url()));
     support::succeed(&["schema", "create", "--store", &store, "--logs", "2"]);
     let folder = tempfile::tempdir().unwrap();

@@ -27,8 +27,8 @@ use gesta_core::{
     Append, Durability, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision,
     StreamId,
 };
-use gesta_pgtest::{Cluster, Replication, SilentHost};
-use gesta_testkit::depth;
+use gesta_kit::depth;
+use gesta_rig::{Cluster, Replication, SilentHost};
 use support::Server;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

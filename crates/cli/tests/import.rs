@@ -18,7 +18,7 @@ use gesta_core::{EventId, ExpectedRevision, Filter, Query};
 use gesta_groups::{
     Action, Config, Create, GroupId, Groups, Identity, JoinGroup, Settings, Start, Which,
 };
-use gesta_testkit::support::{append, event, within};
+use gesta_kit::support::{append, event, within};
 use serde_json::Value;
 use support::{Server, code, run, run_with_input, stderr, stdout, succeed, url_of};
 

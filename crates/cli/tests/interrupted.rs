@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Output, Stdio};
 
-use gesta_pgtest::{Cluster, Replication, fresh_schema};
+use gesta_rig::{Cluster, Replication, fresh_schema};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
@@ -218,7 +218,7 @@ fn standard_input_that_is_empty_or_too_long_is_explained() {
 fn tail_goes_on_after_a_restart_of_the_server() {
     let home = tempfile::tempdir().unwrap();
     let store = url_of(&home.path().join("gesta.db"));
-    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let address = gesta_rig::free_address().unwrap().to_string();
     let server = Server::start_with(&store, &["--listen", &address]);
     let url = server.url.clone();
     let append = |n: u32| {

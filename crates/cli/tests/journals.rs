@@ -41,10 +41,10 @@ fn more_of(from: u64, upto: u64) -> String {
 /// and each event is there once.
 #[test]
 fn a_journal_is_imported_and_followed_through_kills() {
-    let Some(server) = gesta_pgtest::shared() else {
+    let Some(server) = gesta_rig::shared() else {
         return;
     };
-    let name = gesta_pgtest::fresh_schema();
+    let name = gesta_rig::fresh_schema();
     let source = support::patient(&format!("{}?application_name={name}", server.url()));
     let run_sql = |sql: String| {
         let sql = format!("SET search_path TO {name}; {sql}");

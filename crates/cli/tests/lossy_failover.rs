@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use gesta_client::HttpStore;
 use gesta_core::*;
-use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema, shared};
-use gesta_testkit::depth;
+use gesta_kit::depth;
+use gesta_rig::{Cluster, FaultProxy, Replication, fresh_schema, shared};
 use support::{PATIENCE, Server, patient, succeed};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};

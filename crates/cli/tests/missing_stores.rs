@@ -17,7 +17,7 @@ mod support;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use support::{Server, code, ended, gesta, patient, run, stderr, succeed, url_of};
 
 /// A refusal that waits for nothing comes within this time, even if the machine stands still meanwhile.
@@ -71,10 +71,10 @@ fn commands_that_read_make_no_sqlite_store() {
 
 #[test]
 fn commands_that_read_make_no_schema_in_a_foreign_database() {
-    let Some(server) = gesta_pgtest::shared() else {
+    let Some(server) = gesta_rig::shared() else {
         return;
     };
-    let database = gesta_pgtest::fresh_schema();
+    let database = gesta_rig::fresh_schema();
     let url = patient(&server.create_database(&database).expect("created"));
     for command in reading_commands("unused.db") {
         if command[0] == "backup" {

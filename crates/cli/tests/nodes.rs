@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use gesta_pgtest::{Server as Postgres, ServerConfig};
+use gesta_rig::{Server as Postgres, ServerConfig};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
@@ -406,7 +406,7 @@ fn options_of_a_node_may_be_mixed() {
     let by_flag = [&config[..], &["--node", "127.0.0.1:0"]].concat();
     let first = Server::start_with(&shared.url, &by_flag);
     first.stop();
-    let told = gesta_pgtest::free_address().unwrap().to_string();
+    let told = gesta_rig::free_address().unwrap().to_string();
     let text = format!(
         "[cluster]\nsecret_file = {:?}\nnode = {told:?}\n",
         secret.display().to_string()
@@ -428,7 +428,7 @@ fn the_address_of_a_node_that_lives_is_refused() {
     let Some(shared) = Shared::start() else {
         return;
     };
-    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let address = gesta_rig::free_address().unwrap().to_string();
     let first = shared.node_at(&address);
     let secret = shared.folder.path().join("secret");
     let output = run_in_time(&[
@@ -665,7 +665,7 @@ fn is_stopped_in_time() -> bool {
     let Some(shared) = Shared::start() else {
         return true;
     };
-    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let address = gesta_rig::free_address().unwrap().to_string();
     let first = shared.node_at(&address);
     wait_until("the first node has all logs", || {
         shared.owners() == [Some(1); LOGS]

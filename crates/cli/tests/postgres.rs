@@ -24,8 +24,8 @@ use gesta_core::{
     Append, EventData, EventStore, EventType, ExpectedRevision, Filter, StreamId, Subscribe,
     SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
-use gesta_pgtest::{Auth, Server as Postgres, ServerConfig};
-use gesta_testkit::depth;
+use gesta_kit::depth;
+use gesta_rig::{Auth, Server as Postgres, ServerConfig};
 use support::{
     Limit, PATIENCE, Server, code, gesta, output_of, patient, run, signal, stderr, stdout,
 };
@@ -129,10 +129,10 @@ fn passwords_come_from_the_environment_or_a_file_and_are_never_shown() {
 /// exist. Goal: the right is named, the role, and what grants it; and that is enough.
 #[test]
 fn rights_that_are_missing_are_named_with_what_grants_them() {
-    let Some(postgres) = gesta_pgtest::shared() else {
+    let Some(postgres) = gesta_rig::shared() else {
         return;
     };
-    let (schema, role) = (gesta_pgtest::fresh_schema(), gesta_pgtest::fresh_schema());
+    let (schema, role) = (gesta_rig::fresh_schema(), gesta_rig::fresh_schema());
     let owner = patient(&format!("{}?schema={schema}", postgres.url()));
     let append = ["stream", "append", "a-1", "--type", "t", "--data", "{}"];
     let of = |url: &str, arguments: &[&str]| run(&[&["--store", url], arguments].concat());
@@ -181,15 +181,12 @@ fn rights_that_are_missing_are_named_with_what_grants_them() {
         "{text}"
     );
     // A new store, which this role may not make.
-    let new = patient(&format!(
-        "{limited}?schema={}",
-        gesta_pgtest::fresh_schema()
-    ));
+    let new = patient(&format!("{limited}?schema={}", gesta_rig::fresh_schema()));
     let refused = of(&new, &["schema", "create"]);
     let grant = format!("GRANT CREATE ON DATABASE \"{database}\" TO \"{role}\"");
     assert!(stderr(&refused).contains(&grant), "{refused:?}");
     // The tables of read models.
-    let models = gesta_pgtest::fresh_schema();
+    let models = gesta_rig::fresh_schema();
     postgres
         .execute(&format!("CREATE SCHEMA {models}"))
         .unwrap();

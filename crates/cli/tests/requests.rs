@@ -13,7 +13,7 @@ mod running;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use running::{Running, until};
 
 /// An answer that waits for nothing comes within this time, even if the machine stands still meanwhile.

@@ -167,10 +167,10 @@ fn a_refused_start_makes_no_store() {
 /// Goal: two servers share a PostgreSQL store; each finds what the other stored, one by its end after a kill.
 #[test]
 fn two_servers_share_a_database() {
-    let Some(database) = gesta_pgtest::shared() else {
+    let Some(database) = gesta_rig::shared() else {
         return;
     };
-    let schema = gesta_pgtest::fresh_schema();
+    let schema = gesta_rig::fresh_schema();
     let store = patient(&format!("{}?schema={schema}", database.url()));
     let one = Server::start(&store);
     let other = Server::start(&store);

@@ -9,7 +9,7 @@
 
 mod support;
 
-use gesta_pgtest::{Server as Postgres, fresh_schema, shared};
+use gesta_rig::{Server as Postgres, fresh_schema, shared};
 use support::{Server, code, get, patient, run, stderr, succeed};
 
 fn urls(postgres: &Postgres, count: usize) -> Vec<String> {

@@ -11,7 +11,7 @@ mod support;
 
 use std::process::Output;
 
-use gesta_pgtest::Server as Postgres;
+use gesta_rig::Server as Postgres;
 use serde_json::{Value, json};
 use support::{Server, Tries, code, patient, run, run_with_input, stderr, url_of};
 

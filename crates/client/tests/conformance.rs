@@ -7,8 +7,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use gesta_client::HttpStore;
 use gesta_core::{Clock, EventStore};
+use gesta_kit::{MemoryFactory, RevivedFactory, StoreFactory, TestStore};
 use gesta_server::{Config, Handle, Registry};
-use gesta_testkit::{MemoryFactory, RevivedFactory, StoreFactory, TestStore};
 
 /// Puts a server and a client before the stores of another factory.
 struct Http<F>(F);
@@ -70,16 +70,16 @@ impl<F: StoreFactory> StoreFactory for Http<F> {
 
 mod one_log {
     use super::*;
-    gesta_testkit::conformance_tests!(Http(MemoryFactory::new(1)));
+    gesta_kit::conformance_tests!(Http(MemoryFactory::new(1)));
 }
 
 mod four_logs {
     use super::*;
-    gesta_testkit::conformance_tests!(Http(MemoryFactory::new(4)));
+    gesta_kit::conformance_tests!(Http(MemoryFactory::new(4)));
 }
 
 /// The cases of persistent and shared stores.
 mod revived {
     use super::*;
-    gesta_testkit::conformance_tests!(Http(RevivedFactory::new(1)));
+    gesta_kit::conformance_tests!(Http(RevivedFactory::new(1)));
 }

@@ -14,9 +14,9 @@ use gesta_groups::{
     Action, ConsumerGroups, Create, Error, GroupId, Refused, Settings, Source, Start, Strategy,
     Token, Which,
 };
+use gesta_kit::support::{categories, event, within};
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Handle, Registry};
-use gesta_testkit::support::{categories, event, within};
 
 async fn serve() -> (Handle, HttpStore) {
     let config = Config {

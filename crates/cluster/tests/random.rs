@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use gesta_cluster::membership::{Config, Input};
 use gesta_core::LogId;
 use gesta_core::registry::NodeState;
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use support::{B, Clock, D, Roughness, Run, SECOND, World};

@@ -20,8 +20,8 @@ use gesta_core::{
     EventType, ExpectedRevision, Incarnation, ReadAll, RecordedEvent, Result, SetStreamMetadata,
     StreamAppend, StreamId, StreamMetadata, Tag, Tags,
 };
-use gesta_pgtest::{fresh_schema, shared};
-use gesta_testkit::faulty::Random;
+use gesta_kit::faulty::Random;
+use gesta_rig::{fresh_schema, shared};
 
 fn stream(name: &str) -> StreamId {
     StreamId::new(name).unwrap()

@@ -17,7 +17,7 @@ use gesta_core::{
     RecordedEvent, StreamAppend, StreamId, Tag, Tags,
 };
 use gesta_decision::{DecisionError, DecisionModel, decide};
-use gesta_testkit::{MemoryFactory, StoreFactory, TestStore};
+use gesta_kit::{MemoryFactory, StoreFactory, TestStore};
 use tokio::sync::Barrier;
 
 type Fold = Result<(), Box<dyn Error + Send + Sync>>;

@@ -19,8 +19,8 @@ use gesta_core::{
     StreamId, Tag, Tags,
 };
 use gesta_decision::{DecisionError, DecisionModel, decide};
-use gesta_testkit::faulty::{Fault, FaultyStore};
-use gesta_testkit::{MemoryFactory, Outer, StoreFactory, TestStore, Wrapper};
+use gesta_kit::faulty::{Fault, FaultyStore};
+use gesta_kit::{MemoryFactory, Outer, StoreFactory, TestStore, Wrapper};
 
 /// What becomes of an append on its way.
 #[derive(Clone, Debug)]

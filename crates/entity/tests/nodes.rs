@@ -18,7 +18,7 @@ use futures::future::join_all;
 use gesta_core::peers::Peers;
 use gesta_core::{EventStore, OwnerStore, ReadStream, StreamId, SystemClock};
 use gesta_entity::{Builder, Config, Entities, Error, Request};
-use gesta_testkit::support::within;
+use gesta_kit::support::within;
 use support::{Account, Command, Insufficient, account_type, config};
 
 const NODES: u32 = 3;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gesta_core::{EventStore, EventStoreExt, ExpectedRevision, OwnerStore, Revision};
 use gesta_entity::{Builder, Config, Error, Request};
-use gesta_testkit::support::within;
+use gesta_kit::support::within;
 use support::{Account, Command, Insufficient, account_type, config, start, store};
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use gesta_core::{
     OwnerStore, SetStreamMetadata, StreamId, StreamMetadata,
 };
 use gesta_entity::{Builder, EntityType, Error, JsonEvents, Request};
-use gesta_testkit::faulty::{FaultyStore, World};
+use gesta_kit::faulty::{FaultyStore, World};
 use support::{Command, account_type, config, start, store};
 
 const SNAPSHOTS: &str = "$snapshot-account-1";

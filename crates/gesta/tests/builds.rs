@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use gesta::*;
 use gesta_core::registry::{ClusterVersion, Registry};
-use gesta_pgtest::{fresh_schema, shared};
+use gesta_rig::{fresh_schema, shared};
 use tokio::net::TcpListener;
 
 const LOGS: u16 = 2;
@@ -42,7 +42,7 @@ impl Cluster {
         let database = Database::open(&url, &Options::default()).await;
         let database = database.expect("opens");
         let registries = database.registries().expect("shared");
-        let address = || gesta_pgtest::free_address().expect("a port").to_string();
+        let address = || gesta_rig::free_address().expect("a port").to_string();
         Some(Self {
             url,
             _database: database,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use gesta::databases::{self, Loss, MoveTo};
 use gesta::{Clock, LogId, SystemClock, schema};
-use gesta_pgtest::{fresh_schema, shared};
-use gesta_testkit::{StoreFactory, TestStore};
+use gesta_kit::{StoreFactory, TestStore};
+use gesta_rig::{fresh_schema, shared};
 
 /// What was done to a store before it is used.
 #[derive(Clone, Copy)]
@@ -112,7 +112,7 @@ impl StoreFactory for ChangedFactory {
 
 mod one_log_moved {
     use super::*;
-    gesta_testkit::conformance_tests!(match ChangedFactory::new(Changed::OneLogMoved) {
+    gesta_kit::conformance_tests!(match ChangedFactory::new(Changed::OneLogMoved) {
         Some(factory) => factory,
         None => return,
     });
@@ -120,7 +120,7 @@ mod one_log_moved {
 
 mod database_added {
     use super::*;
-    gesta_testkit::conformance_tests!(match ChangedFactory::new(Changed::DatabaseAdded) {
+    gesta_kit::conformance_tests!(match ChangedFactory::new(Changed::DatabaseAdded) {
         Some(factory) => factory,
         None => return,
     });
@@ -128,7 +128,7 @@ mod database_added {
 
 mod log_recovered {
     use super::*;
-    gesta_testkit::conformance_tests!(match ChangedFactory::new(Changed::LogRecovered) {
+    gesta_kit::conformance_tests!(match ChangedFactory::new(Changed::LogRecovered) {
         Some(factory) => factory,
         None => return,
     });

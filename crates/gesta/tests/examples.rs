@@ -166,7 +166,7 @@ fn appends_through_several_servers(program: &Path, folder: &Path) {
         let started = gesta_server::start(config, store.event_store(), Default::default());
         (store, started.await.expect("a free port"))
     });
-    let dead = gesta_pgtest::free_address().expect("a port");
+    let dead = gesta_rig::free_address().expect("a port");
     let servers = format!("http://{dead} http://{}", server.local_addr());
     let printed = run(program, folder, &[&servers]);
     assert!(printed.starts_with("cart-1 item-added "), "{printed}");

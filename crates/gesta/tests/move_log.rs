@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use gesta::databases::{self, Loss, MoveTo, Mover, Step};
 use gesta::*;
-use gesta_pgtest::{Server, fresh_schema, shared};
-use gesta_testkit::depth;
+use gesta_kit::depth;
+use gesta_rig::{Server, fresh_schema, shared};
 use tokio::task::JoinHandle;
 
 const LOGS: u16 = 4;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use gesta::*;
-use gesta_pgtest::{FaultProxy, Server, fresh_schema, shared};
-use gesta_testkit::depth;
+use gesta_kit::depth;
+use gesta_rig::{FaultProxy, Server, fresh_schema, shared};
 
 /// No test waits longer for an event.
 const PATIENCE: Duration = Duration::from_secs(60);

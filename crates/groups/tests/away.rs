@@ -21,9 +21,9 @@ use gesta_core::{
 use gesta_groups::{
     Config, Create, Error, GroupId, Groups, Identity, JoinGroup, Settings, Source, Which,
 };
+use gesta_kit::support::events;
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
-use gesta_testkit::support::events;
-use gesta_testkit::{Outer, Wrapper};
 use tokio::time::Instant;
 
 /// Longest time that a caller waits: the 30 seconds of the other calls, and one attempt.

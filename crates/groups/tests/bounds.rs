@@ -21,7 +21,7 @@ use gesta_core::{EventStore, ExpectedRevision, Filter, StreamId};
 use gesta_groups::{
     Alone, Config, Create, Elsewhere, Error, GroupId, GroupPlacement, Groups, Settings, Source,
 };
-use gesta_testkit::support::within;
+use gesta_kit::support::within;
 
 use support::{ack, create, join, next, on_stream, patient, try_join};
 
@@ -131,10 +131,10 @@ async fn a_group_holds_no_more_bytes_than_it_may() {
     let group = on_stream("cart-1");
     create(&groups, &group, patient()).await;
     for _ in 0..20 {
-        let event = gesta_testkit::support::event("T");
+        let event = gesta_kit::support::event("T");
         let event = event.with_metadata(vec![b'x'; 60_000]);
         let any = ExpectedRevision::Any;
-        gesta_testkit::support::append(&*home.store, "cart-1", any, vec![event]).await;
+        gesta_kit::support::append(&*home.store, "cart-1", any, vec![event]).await;
     }
     let mut consumer = join(&groups, &group, 1_000).await;
     let mut held = Vec::new();

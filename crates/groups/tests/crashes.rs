@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use gesta_core::EventStoreExt;
 use gesta_groups::{Action, GroupId, Groups, Settings, Which};
-use gesta_testkit::depth;
-use gesta_testkit::support::within;
+use gesta_kit::depth;
+use gesta_kit::support::within;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::runtime::Runtime;

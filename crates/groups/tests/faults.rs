@@ -27,9 +27,9 @@ use gesta_groups::{
     Action, Config, Create, Delivery, Error, GroupId, Groups, Identity, JoinGroup, ResetTo,
     Settings, Source, Which,
 };
-use gesta_testkit::depth;
-use gesta_testkit::faulty::{FaultyStore, World};
-use gesta_testkit::support::events;
+use gesta_kit::depth;
+use gesta_kit::faulty::{FaultyStore, World};
+use gesta_kit::support::events;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

@@ -13,7 +13,7 @@ use gesta_core::{EventStoreExt, ExpectedRevision, Filter, Revision, StreamId};
 use gesta_groups::{
     Action, Consumer, Create, Error, GroupId, Groups, Settings, Source, Start, Which,
 };
-use gesta_testkit::support::{categories, within};
+use gesta_kit::support::{categories, within};
 
 use std::time::Duration;
 
@@ -521,13 +521,13 @@ async fn a_deleted_stream_does_not_stop_its_group(home: Home) {
     let mut consumer = join(&groups, &group, 10).await;
     assert_eq!(work_off(&mut consumer, 2).await, [0, 1]);
     let any = ExpectedRevision::Any;
-    let deleted = gesta_testkit::support::delete(&*home.store, "cart-1", any, Default::default());
+    let deleted = gesta_kit::support::delete(&*home.store, "cart-1", any, Default::default());
     deleted.await.expect("deleted");
     write(&home, "cart-1", 2).await;
     assert_eq!(work_off(&mut consumer, 2).await, [2, 3]);
     groups.shutdown().await;
     // Also if it is deleted while nobody runs it.
-    let deleted = gesta_testkit::support::delete(&*home.store, "cart-1", any, Default::default());
+    let deleted = gesta_kit::support::delete(&*home.store, "cart-1", any, Default::default());
     deleted.await.expect("deleted");
     let groups = support::groups(&home);
     let mut consumer = join(&groups, &group, 10).await;

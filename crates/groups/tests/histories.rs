@@ -25,9 +25,9 @@ use gesta_groups::{
     Action, Config, Consumer, Create, Error, GroupId, Groups, Identity, JoinGroup, ResetTo,
     Settings, Source, Start, Which,
 };
-use gesta_testkit::faulty::{FaultyStore, World};
-use gesta_testkit::support::events;
-use gesta_testkit::{Outer, Wrapper};
+use gesta_kit::faulty::{FaultyStore, World};
+use gesta_kit::support::events;
+use gesta_kit::{Outer, Wrapper};
 
 const STREAM: &str = "cart-1";
 const LOG: LogId = LogId(0);

@@ -22,7 +22,7 @@ use gesta_core::{
 use gesta_groups::{
     Action, ConsumerId, Limits, Machine, ParkOrder, Sent, Settings, Strategy, Token, Which,
 };
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use uuid::Uuid;

@@ -332,8 +332,8 @@ mod tests {
     use crate::kind::Kind;
     use async_trait::async_trait;
     use gesta_core::{SetStreamMetadata, StreamMetadata, StreamMetadataRecord};
+    use gesta_kit::{Outer, Wrapper};
     use gesta_memory::MemoryStore;
-    use gesta_testkit::{Outer, Wrapper};
 
     /// What happened: the first checkpoint replaced what an operator had said of the stream, above all who might write
     /// it beside administrators.

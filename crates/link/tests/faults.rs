@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use gesta_core::LogId;
 use gesta_link::{Answer, ForwardError, Forwarder, Patience, Reach, ReturnReason, Times};
-use gesta_pgtest::FaultProxy;
+use gesta_rig::FaultProxy;
 use support::{
     Behaviour, LONG, Node, body, config, forwarder, forwarder_with, later, node,
     node_behind_a_network, patient, quick, route, until, within,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gesta_core::LogId;
 use gesta_link::{ForwardError, LinkConfig, Protocols, ReturnReason, Secret, Times};
-use gesta_pgtest::FaultProxy;
+use gesta_rig::FaultProxy;
 use support::{
     body, config, forwarder, forwarder_with, later, node, patient, route, trouble, within,
 };

@@ -1,5 +1,5 @@
 //! What only this store offers: handles that share a store, and restoring from events. The contract
-//! itself is tested by the conformance suite (`crates/testkit/tests/memory.rs`).
+//! itself is tested by the conformance suite (`proof/kit/tests/memory.rs`).
 
 #![allow(clippy::expect_used, reason = "tests")]
 

@@ -1,6 +1,6 @@
 //! What the end of a forwarded change means for the node that a caller has come to: its *edge*.
 //!
-//! The module is pure, and simulated (`crates/simulation`). Invariant: once another node may have the change, only a
+//! The module is pure, and simulated (`proof/sim`). Invariant: once another node may have the change, only a
 //! success is certain; a node that refuses the change later does not know what the other node does.
 
 use gesta_core::{Attempt, Error, ErrorKind, KnownEnd, Result};

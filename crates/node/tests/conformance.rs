@@ -9,8 +9,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use gesta_core::backend::Backend;
 use gesta_core::{Clock, SystemClock};
+use gesta_kit::{StoreFactory, TestStore};
 use gesta_store::{Config, Store};
-use gesta_testkit::{StoreFactory, TestStore};
 use support::database::{MemoryBackend, World};
 use support::{GIVE_UP_AFTER, Seat, TestNode};
 
@@ -99,10 +99,10 @@ impl StoreFactory for ClusterFactory {
 
 mod one_log {
     use super::ClusterFactory;
-    gesta_testkit::conformance_tests!(ClusterFactory(1));
+    gesta_kit::conformance_tests!(ClusterFactory(1));
 }
 
 mod four_logs {
     use super::ClusterFactory;
-    gesta_testkit::conformance_tests!(ClusterFactory(4));
+    gesta_kit::conformance_tests!(ClusterFactory(4));
 }

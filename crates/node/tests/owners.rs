@@ -18,10 +18,10 @@ use gesta_core::{
     AllFrom, Append, ErrorKind, EventData, EventId, EventStore, EventType, ExpectedRevision,
     ReadAll, ReadStream, Result, StreamId, SystemClock,
 };
+use gesta_kit::depth;
+use gesta_kit::faulty::Faulty;
 use gesta_link::{Reach, Times};
 use gesta_store::{Config, Store};
-use gesta_testkit::depth;
-use gesta_testkit::faulty::Faulty;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use support::database::{MemoryBackend, World};

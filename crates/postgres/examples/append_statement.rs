@@ -22,8 +22,8 @@ use gesta_core::{
     ContentType, Direction, EventId, EventType, Filter, LogId, Position, Revision, StreamId, Tags,
     Timestamp,
 };
-use gesta_pgtest::Server;
 use gesta_postgres::{Config, PostgresBackend};
+use gesta_rig::Server;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio_postgres::{Client, NoTls, Statement};

@@ -21,8 +21,8 @@ use gesta_core::{
     Append, ContentType, Direction, EventData, EventStore, EventType, ExpectedRevision, LoadFrom,
     LoadStream, LogId, OwnerStore, Revision, StreamAppend, StreamId, SystemClock,
 };
-use gesta_pgtest::{Server, procfs};
 use gesta_postgres::{Config, PostgresBackend};
+use gesta_rig::{Server, procfs};
 use gesta_store::Store;
 use tokio_postgres::{Client, NoTls};
 

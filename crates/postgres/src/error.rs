@@ -281,7 +281,7 @@ mod tests {
     /// version with other texts fails here.
     #[tokio::test]
     async fn what_was_not_sent_is_told_from_a_lost_connection() {
-        let Some(server) = gesta_pgtest::shared() else {
+        let Some(server) = gesta_rig::shared() else {
             return;
         };
         let connected = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await;

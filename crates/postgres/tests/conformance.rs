@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta_core::{Clock, EventStore, SystemClock};
-use gesta_pgtest::{fresh_schema, shared};
+use gesta_kit::{StoreFactory, TestStore};
 use gesta_postgres::{Config, PostgresBackend};
+use gesta_rig::{fresh_schema, shared};
 use gesta_store::Store;
-use gesta_testkit::{StoreFactory, TestStore};
 
 /// Makes stores in schemas of their own on the server that all tests share.
 struct PostgresFactory {
@@ -93,7 +93,7 @@ impl StoreFactory for PostgresFactory {
 
 mod one_log {
     use super::*;
-    gesta_testkit::conformance_tests!(match PostgresFactory::new(1) {
+    gesta_kit::conformance_tests!(match PostgresFactory::new(1) {
         Some(factory) => factory,
         None => return,
     });
@@ -101,7 +101,7 @@ mod one_log {
 
 mod four_logs {
     use super::*;
-    gesta_testkit::conformance_tests!(match PostgresFactory::new(4) {
+    gesta_kit::conformance_tests!(match PostgresFactory::new(4) {
         Some(factory) => factory,
         None => return,
     });
@@ -114,7 +114,7 @@ async fn entries_of_virtual_streams_are_kept() {
         return;
     };
     let backend = factory.backend(&fresh_schema()).await;
-    gesta_testkit::check_virtual_index(Arc::new(backend)).await;
+    gesta_kit::check_virtual_index(Arc::new(backend)).await;
 }
 
 /// Goal: scavenging leaves gaps in virtual streams, and moves nothing.
@@ -125,6 +125,6 @@ async fn places_of_virtual_streams_stay_when_events_are_scavenged() {
     };
     let store = factory.start(&fresh_schema(), Arc::new(SystemClock)).await;
     store.switch_virtual_streams(true).await.expect("switched");
-    gesta_testkit::check_scavenged_places(&store).await;
+    gesta_kit::check_scavenged_places(&store).await;
     store.shutdown().await.expect("shuts down");
 }

@@ -61,8 +61,8 @@ mod tests {
     use super::*;
     use async_trait::async_trait;
     use gesta_core::{AllPage, EventData, EventStoreExt, EventType, ExpectedRevision};
+    use gesta_kit::{Outer, Wrapper};
     use gesta_memory::{Config, MemoryStore};
-    use gesta_testkit::{Outer, Wrapper};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Logs of the store.

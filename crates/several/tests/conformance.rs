@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta_core::{Clock, SystemClock};
-use gesta_pgtest::{fresh_schema, shared};
-use gesta_testkit::{StoreFactory, TestStore};
+use gesta_kit::{StoreFactory, TestStore};
+use gesta_rig::{fresh_schema, shared};
 
 /// Makes stores in schemas of their own, as many for each store as it has databases.
 struct SeveralFactory {
@@ -69,7 +69,7 @@ impl StoreFactory for SeveralFactory {
 
 mod two_databases {
     use super::*;
-    gesta_testkit::conformance_tests!(match SeveralFactory::new(2, 4) {
+    gesta_kit::conformance_tests!(match SeveralFactory::new(2, 4) {
         Some(factory) => factory,
         None => return,
     });
@@ -77,7 +77,7 @@ mod two_databases {
 
 mod three_databases {
     use super::*;
-    gesta_testkit::conformance_tests!(match SeveralFactory::new(3, 5) {
+    gesta_kit::conformance_tests!(match SeveralFactory::new(3, 5) {
         Some(factory) => factory,
         None => return,
     });

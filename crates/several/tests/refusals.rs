@@ -7,8 +7,8 @@ mod support;
 use gesta_core::backend::Backend;
 use gesta_core::registry::LeaseEpoch;
 use gesta_core::{ErrorKind, LogId, MapCopy};
-use gesta_pgtest::{Server, fresh_schema, shared};
 use gesta_postgres::{Config, PostgresBackend, schema};
+use gesta_rig::{Server, fresh_schema, shared};
 
 use support::{config, create, several};
 

@@ -13,9 +13,9 @@ use gesta_core::{
     AllFrom, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, ReadAll,
     Result, StreamId, Subscribe, SubscribeFrom, SubscribeTo, SystemClock, log_of,
 };
-use gesta_pgtest::Server;
+use gesta_kit::depth;
+use gesta_rig::Server;
 use gesta_store::Store;
-use gesta_testkit::depth;
 
 use support::{create, several};
 

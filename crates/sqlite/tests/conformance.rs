@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta_core::{Clock, EventStore, SystemClock};
+use gesta_kit::{StoreFactory, TestStore};
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
 use gesta_store::Store;
-use gesta_testkit::{StoreFactory, TestStore};
 use tempfile::TempDir;
 
 fn start(config: SqliteConfig, clock: Arc<dyn Clock>) -> Arc<Store> {
@@ -92,12 +92,12 @@ impl StoreFactory for MemoryFactory {
 
 mod file {
     use super::*;
-    gesta_testkit::conformance_tests!(FileFactory);
+    gesta_kit::conformance_tests!(FileFactory);
 }
 
 mod memory {
     use super::*;
-    gesta_testkit::conformance_tests!(MemoryFactory);
+    gesta_kit::conformance_tests!(MemoryFactory);
 }
 
 /// Goal: entries of virtual streams are written once and stay, in a file and in memory.
@@ -109,7 +109,7 @@ async fn entries_of_virtual_streams_are_kept() {
         SqliteConfig::file(home.path().join("gesta.db")),
     ] {
         let backend = SqliteBackend::open(config).expect("opens");
-        gesta_testkit::check_virtual_index(Arc::new(backend)).await;
+        gesta_kit::check_virtual_index(Arc::new(backend)).await;
     }
 }
 
@@ -118,6 +118,6 @@ async fn entries_of_virtual_streams_are_kept() {
 async fn places_of_virtual_streams_stay_when_events_are_scavenged() {
     let home = FileFactory::new_home();
     let store = start_switched(SqliteConfig::file(home.path().join("gesta.db"))).await;
-    gesta_testkit::check_scavenged_places(&store).await;
+    gesta_kit::check_scavenged_places(&store).await;
     store.shutdown().await.expect("shuts down");
 }

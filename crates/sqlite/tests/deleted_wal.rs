@@ -16,8 +16,8 @@ use std::process::{Child, Command, Stdio};
 use common::{Author, event, open, read_all, try_open, until_unlocked, verify, whole_log};
 use gesta_core::ErrorKind;
 use gesta_core::backend::Backend;
+use gesta_kit::faulty::Random;
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
-use gesta_testkit::faulty::Random;
 
 /// Tells the child where to work, and how long its write-ahead log may be.
 const CHILD_HOME: &str = "GESTA_DELETED_WAL_HOME";

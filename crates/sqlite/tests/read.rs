@@ -13,9 +13,9 @@ use gesta_core::{
     Direction, ErrorKind, EventStore, EventType, Filter, LoadFrom, LoadStream, OwnerStore,
     Position, Query, RecordedEvent, Result, Revision, StreamPage, SystemClock, Tag, Timestamp,
 };
+use gesta_kit::faulty::Random;
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
 use gesta_store::Store;
-use gesta_testkit::faulty::Random;
 
 fn slice(author: &Author, name: &str) -> StreamSlice {
     StreamSlice {

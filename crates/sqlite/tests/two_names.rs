@@ -27,9 +27,9 @@ use std::time::Duration;
 
 use common::{Author, event, try_open, verify, whole_log};
 use gesta_core::backend::{Backend, BatchOutcome};
+use gesta_kit::depth;
+use gesta_kit::faulty::Random;
 use gesta_sqlite::{SqliteBackend, SqliteConfig};
-use gesta_testkit::depth;
-use gesta_testkit::faulty::Random;
 
 /// Tells the child which store to open.
 const STORE: &str = "GESTA_TWO_NAMES_STORE";

@@ -10,9 +10,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use gesta_append::Pipeline;
 use gesta_core::*;
+use gesta_kit::faulty::{Answers, Faulty};
 use gesta_store::Config;
 use gesta_tail::Hub;
-use gesta_testkit::faulty::{Answers, Faulty};
 use support::*;
 use tokio::time::Instant;
 

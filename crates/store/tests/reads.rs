@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use gesta_core::backend::RunMode;
 use gesta_core::*;
+use gesta_kit::faulty::Read;
+use gesta_kit::support::by_log;
 use gesta_memory::MemoryStore;
 use gesta_store::{Config, Store};
-use gesta_testkit::faulty::Read;
-use gesta_testkit::support::by_log;
 use support::*;
 
 /// The same history in any store: streams of all kinds of lives.

@@ -382,7 +382,7 @@ impl States {
 #[cfg(test)]
 mod tests {
     use gesta_core::{EventStoreExt, SetStreamMetadata};
-    use gesta_testkit::faulty::World;
+    use gesta_kit::faulty::World;
 
     use super::*;
 

@@ -150,7 +150,7 @@ impl Gesta {
     /// Starts the server; the target is its client.
     async fn serve(&mut self, world: &mut World, store: &str) -> Result<Arc<dyn Target>> {
         let program = world.gesta()?;
-        let listen = gesta_pgtest::free_address()?.to_string();
+        let listen = gesta_rig::free_address()?.to_string();
         let arguments = ["serve", "--store", store, "--listen", &listen];
         let log = world.scratch("gesta.log");
         let server = self

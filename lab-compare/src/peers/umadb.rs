@@ -77,7 +77,7 @@ impl Peer for UmaDb {
     async fn start(&mut self, world: &mut World) -> Result<About> {
         let program = world.installed("umadb", "bin/umadb")?;
         let version = world.python_version("umadb", "umadb")?;
-        let address = gesta_pgtest::free_address()?;
+        let address = gesta_rig::free_address()?;
         let (data, log) = (world.scratch("uma.db"), world.scratch("umadb.log"));
         let listen = address.to_string();
         let data = data.to_string_lossy();

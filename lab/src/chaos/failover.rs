@@ -19,7 +19,7 @@ mod world;
 
 use std::time::Duration;
 
-use gesta_pgtest::Replication;
+use gesta_rig::Replication;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;

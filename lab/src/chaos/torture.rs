@@ -249,7 +249,7 @@ impl Torture {
         mut self,
         report: &mut Report,
         database: DatabaseKind,
-    ) -> Result<gesta_testkit::history::HistoryReport> {
+    ) -> Result<gesta_kit::history::HistoryReport> {
         self.load.end_writers().await?;
         let record = self.load.record.clone();
         let read = tokio::time::timeout(READ_WITHIN, read_everything(&self.world)).await;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use gesta_core::{Clock as _, SystemClock, Timestamp};
-use gesta_pgtest::FakeClock;
+use gesta_rig::FakeClock;
 
 use crate::failure::{Failure, Result, fail};
 use crate::machine::child::Program;
@@ -89,7 +89,7 @@ impl Clock {
     }
 }
 
-fn told<T>(outcome: gesta_pgtest::Result<T>) -> Result<T> {
+fn told<T>(outcome: gesta_rig::Result<T>) -> Result<T> {
     outcome.map_err(|error| Failure(error.to_string()))
 }
 

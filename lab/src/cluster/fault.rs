@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use gesta_core::LogId;
-use gesta_pgtest::{FakeClock, FaultProxy};
+use gesta_rig::{FakeClock, FaultProxy};
 use hyper::Method;
 use nix::sys::signal::Signal;
 use serde::Serialize;
@@ -295,7 +295,7 @@ impl Field<'_> {
         let count = self.nodes.databases.len();
         let at = random.below(count);
         match fault {
-            NodeFault::DatabaseRestart => self.database(at, gesta_pgtest::Server::restart)?,
+            NodeFault::DatabaseRestart => self.database(at, gesta_rig::Server::restart)?,
             NodeFault::DatabaseHang => {
                 self.database(at, |server| server.freeze())?;
                 tokio::time::sleep(time(random, 10)).await;
@@ -306,14 +306,14 @@ impl Field<'_> {
                 let generations = self.owners.generations(&address).await?;
                 let begun = Instant::now();
                 for at in 0..count {
-                    self.database(at, gesta_pgtest::Server::stop)?;
+                    self.database(at, gesta_rig::Server::stop)?;
                 }
                 tokio::time::sleep(time(random, 40)).await;
                 self.owners.are_down(&generations);
                 self.nodes.all[chosen].server.kill();
                 tokio::time::sleep(OUTAGE.saturating_sub(begun.elapsed())).await;
                 for at in 0..count {
-                    self.database(at, gesta_pgtest::Server::restart)?;
+                    self.database(at, gesta_rig::Server::restart)?;
                 }
                 self.owners.complete(self.owned_within).await?;
                 self.launch(&[chosen]).await?;
@@ -324,17 +324,17 @@ impl Field<'_> {
                     return fail("one of several databases cannot be away here");
                 };
                 let is_elsewhere = |log: LogId| usize::from(log.0) % count != at;
-                self.database(at, gesta_pgtest::Server::kill_9)?;
+                self.database(at, gesta_rig::Server::kill_9)?;
                 let (begun, mut longest) = (Instant::now(), Duration::ZERO);
                 while begun.elapsed() < ONE_AWAY {
                     longest = longest.max(prober.append(is_elsewhere).await?);
                 }
                 eprintln!("logs of the other databases: the longest append took {longest:.1?}");
-                self.database(at, gesta_pgtest::Server::restart)?;
+                self.database(at, gesta_rig::Server::restart)?;
             }
             _ => {
-                self.database(at, gesta_pgtest::Server::kill_9)?;
-                self.database(at, gesta_pgtest::Server::restart)?;
+                self.database(at, gesta_rig::Server::kill_9)?;
+                self.database(at, gesta_rig::Server::restart)?;
             }
         }
         Ok(vec![chosen])
@@ -461,7 +461,7 @@ impl Field<'_> {
     fn database(
         &mut self,
         at: usize,
-        what: impl FnOnce(&mut gesta_pgtest::Server) -> gesta_pgtest::Result<()>,
+        what: impl FnOnce(&mut gesta_rig::Server) -> gesta_rig::Result<()>,
     ) -> Result<()> {
         blocking(|| what(&mut self.nodes.databases[at]))
     }

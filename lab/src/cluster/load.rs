@@ -11,7 +11,7 @@ use gesta_core::{
     Append, Appended, Checkpoint, EventData, EventId, EventStore, EventType, ExpectedRevision,
     LogId, StreamId, log_of,
 };
-use gesta_testkit::{Outer, Wrapper};
+use gesta_kit::{Outer, Wrapper};
 
 use crate::event_ids::Run;
 use crate::failure::{Context, Result};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures::future::{join_all, try_join_all};
-use gesta_pgtest::{FaultProxy, free_address};
+use gesta_rig::{FaultProxy, free_address};
 use serde::Serialize;
 use tempfile::TempDir;
 
@@ -84,7 +84,7 @@ pub(crate) struct Nodes {
     /// The nodes.
     pub(crate) all: Vec<Node>,
     /// Their databases, in the order in which they hold the logs in turn.
-    pub(crate) databases: Vec<gesta_pgtest::Server>,
+    pub(crate) databases: Vec<gesta_rig::Server>,
     files: TempDir,
 }
 
@@ -124,7 +124,7 @@ impl Nodes {
 
     /// The URL of each database.
     pub(crate) fn urls(&self) -> impl Iterator<Item = String> {
-        self.databases.iter().map(gesta_pgtest::Server::url)
+        self.databases.iter().map(gesta_rig::Server::url)
     }
 
     /// Starts the node of this number; all listen for each other at these addresses.
@@ -142,11 +142,7 @@ impl Nodes {
         let far = conditions.far.filter(|_| number + 1 == addresses.len());
         let (mut url, distance) = store::delayed(&self.url(), far.unwrap_or_default())?;
         if conditions.paths {
-            let databases: Vec<_> = self
-                .databases
-                .iter()
-                .map(gesta_pgtest::Server::addr)
-                .collect();
+            let databases: Vec<_> = self.databases.iter().map(gesta_rig::Server::addr).collect();
             let of_node = Paths::start(own, addresses, &databases).await?;
             address = of_node.address;
             let options = ["--advertise".to_owned(), address.to_string()];

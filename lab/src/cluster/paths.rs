@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use gesta_pgtest::{FaultProxy, procfs};
+use gesta_rig::{FaultProxy, procfs};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use gesta_core::{Append, Appended, Error, ErrorKind, EventId, EventStore, Result};
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
-use gesta_testkit::{Outer, Wrapper};
 
 /// What happens to one append out of twenty.
 #[derive(Debug, Clone, Copy, PartialEq)]

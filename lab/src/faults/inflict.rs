@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use gesta_pgtest::{FaultProxy, LoseReply};
+use gesta_rig::{FaultProxy, LoseReply};
 use nix::sys::signal::Signal;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -317,7 +317,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_restart_of_the_database_leaves_the_rest_of_its_task_running() {
-        let Some(server) = gesta_pgtest::Server::start().unwrap() else {
+        let Some(server) = gesta_rig::Server::start().unwrap() else {
             return;
         };
         let pid = nix::unistd::Pid::from_raw(server.pid().unwrap());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gesta_core::{AllFrom, Checkpoint, Filter, LogId, Position, RecordedEvent};
-use gesta_testkit::history::{self, TailerId};
+use gesta_kit::history::{self, TailerId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gesta_testkit::history::{self, Violation};
+use gesta_kit::history::{self, Violation};
 use serde::Serialize;
 
 use super::name_of;

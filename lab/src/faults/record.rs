@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use gesta_core::{Append, Checkpoint, ErrorKind, EventId, RecordedEvent};
-use gesta_testkit::history::{HistoryReport, RunHistory, TailerId};
+use gesta_kit::history::{HistoryReport, RunHistory, TailerId};
 
 use super::ask::Answer;
 use super::tails::Sink;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gesta_core::{EventStore, EventStoreExt};
-use gesta_testkit::history::{HistoryReport, Violation};
+use gesta_kit::history::{HistoryReport, Violation};
 
 use super::CurrentStore;
 use super::bumpy::{Breach, Bumpy};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_pgtest::FaultProxy;
+use gesta_rig::FaultProxy;
 use tempfile::TempDir;
 
 use super::CurrentStore;
@@ -81,7 +81,7 @@ pub(crate) struct World {
     /// The ways to the store.
     pub(crate) entries: Vec<Entry>,
     /// The PostgreSQL server that was started for this run.
-    pub(crate) postgres: Option<gesta_pgtest::Server>,
+    pub(crate) postgres: Option<gesta_rig::Server>,
     /// Where the disk can be filled.
     pub(crate) small_disk: Option<PathBuf>,
     files: TempDir,
@@ -93,7 +93,7 @@ impl World {
         store: Arc<CurrentStore>,
         proxy: Option<FaultProxy>,
         round_trip: Duration,
-        postgres: Option<gesta_pgtest::Server>,
+        postgres: Option<gesta_rig::Server>,
     ) -> Result<Self> {
         let entry = Entry {
             name: "the store".into(),
@@ -163,7 +163,7 @@ impl World {
     }
 
     /// The PostgreSQL server.
-    pub(crate) fn database(&mut self) -> Result<&mut gesta_pgtest::Server> {
+    pub(crate) fn database(&mut self) -> Result<&mut gesta_rig::Server> {
         match &mut self.postgres {
             Some(server) => Ok(server),
             None => fail("there is no PostgreSQL here"),

@@ -9,7 +9,7 @@ use gesta_core::{
     Append, ErrorKind, EventData, EventId, EventType, ExpectedRevision, Revision, StreamAppend,
     StreamId,
 };
-use gesta_testkit::history::Outcome;
+use gesta_kit::history::Outcome;
 use tokio_util::sync::CancellationToken;
 
 use super::CurrentStore;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use gesta_core::{Clock as _, SystemClock, Timestamp};
-use gesta_pgtest::{Child, Output, free_address};
+use gesta_rig::{Child, Output, free_address};
 use hyper::Method;
 use nix::sys::signal::Signal;
 

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gesta_pgtest::procfs::{self, ticks};
+use gesta_rig::procfs::{self, ticks};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::endpoint;

@@ -1,8 +1,8 @@
-//! The way to a database or server: how far it is, and how bad. A proxy makes it (`gesta_pgtest::FaultProxy`).
+//! The way to a database or server: how far it is, and how bad. A proxy makes it (`gesta_rig::FaultProxy`).
 
 use std::time::Duration;
 
-use gesta_pgtest::FaultProxy;
+use gesta_rig::FaultProxy;
 use serde::Serialize;
 
 use crate::units;

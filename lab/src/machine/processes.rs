@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use gesta_pgtest::procfs::{self, Stat};
+use gesta_rig::procfs::{self, Stat};
 
 /// A process and what it has started.
 #[derive(Debug, Clone, PartialEq, Eq)]

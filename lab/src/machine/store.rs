@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{Checkpoint, EventStore, Place};
-use gesta_pgtest::FaultProxy;
+use gesta_rig::FaultProxy;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Context, Failure, Result, fail};
@@ -75,7 +75,7 @@ pub(crate) struct Opened {
     #[expect(dead_code, reason = "lives as long as the store")]
     proxy: Option<FaultProxy>,
     /// The server that was started for this run.
-    server: Option<gesta_pgtest::Server>,
+    server: Option<gesta_rig::Server>,
 }
 
 /// What the append pipelines of a store did, all logs together.
@@ -131,7 +131,7 @@ pub(crate) async fn open(args: &StoreArgs) -> Result<Opened> {
 }
 
 /// The URL itself, or that of a server that is started for this run and put into `server`.
-pub(crate) fn resolve(url: &str, server: &mut Option<gesta_pgtest::Server>) -> Result<String> {
+pub(crate) fn resolve(url: &str, server: &mut Option<gesta_rig::Server>) -> Result<String> {
     if url == NEW_SERVER {
         return Ok(server.insert(new_server()?).url());
     }
@@ -174,7 +174,7 @@ const SEGMENTS: usize = 64;
 
 /// A throw-away server that also counts statements, with PostgreSQL's own defaults, but with log segments at hand
 /// as in a server that has run for a while: making a new one stops all commits for some 40 ms.
-pub(crate) fn new_server() -> Result<gesta_pgtest::Server> {
+pub(crate) fn new_server() -> Result<gesta_rig::Server> {
     new_server_for(100)
 }
 
@@ -182,7 +182,7 @@ pub(crate) fn new_server() -> Result<gesta_pgtest::Server> {
 ///
 /// # Errors
 /// PostgreSQL is not installed or does not start.
-pub fn new_server_for(connections: u32) -> Result<gesta_pgtest::Server> {
+pub fn new_server_for(connections: u32) -> Result<gesta_rig::Server> {
     let server = start_server(connections.max(100))?;
     // Without its library it is of no use, and not missed.
     let _ = server.execute("CREATE EXTENSION pg_stat_statements");
@@ -193,16 +193,16 @@ pub fn new_server_for(connections: u32) -> Result<gesta_pgtest::Server> {
     Ok(server)
 }
 
-fn start_server(connections: u32) -> Result<gesta_pgtest::Server> {
-    let config = gesta_pgtest::ServerConfig::default()
+fn start_server(connections: u32) -> Result<gesta_rig::Server> {
+    let config = gesta_rig::ServerConfig::default()
         .with("min_wal_size", "1GB")
         .with("max_connections", &connections.to_string());
     let counting = config
         .clone()
         .with("shared_preload_libraries", "pg_stat_statements");
     // Where the counting library is not installed, do without.
-    let server = gesta_pgtest::Server::start_with(counting)
-        .or_else(|_| gesta_pgtest::Server::start_with(config));
+    let server =
+        gesta_rig::Server::start_with(counting).or_else(|_| gesta_rig::Server::start_with(config));
     match server {
         Ok(Some(server)) => Ok(server),
         Ok(None) => fail("PostgreSQL is not installed"),

@@ -424,8 +424,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         small(&format!("sqlite:{}", dir.path().join("lab.db").display())).await;
         // Loud if PostgreSQL is not installed; a failure where `CI` is set.
-        if let Some(server) = gesta_pgtest::shared() {
-            let schema = gesta_pgtest::fresh_schema();
+        if let Some(server) = gesta_rig::shared() {
+            let schema = gesta_rig::fresh_schema();
             small(&format!("{}?schema={schema}", server.url())).await;
         }
     }

@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 
-use gesta_testkit::operations::{Action, Operation, SeatAnswer, SeatState};
+use gesta_kit::operations::{Action, Operation, SeatAnswer, SeatState};
 
 use super::ledger::{Entry, Ledger, NEVER, Reading, What};
 use super::verdict::{Verdict, Wrong};

@@ -4,7 +4,7 @@
 //! exactly; one request came before another if it had ended before the other began.
 //! Not here: whether it can be true (`history`, `stored`).
 
-use gesta_testkit::operations::{Action, Operation, SeatAnswer, SeatSeen, SeatState};
+use gesta_kit::operations::{Action, Operation, SeatAnswer, SeatSeen, SeatState};
 
 use super::model::{Answer, Call, Fact, Op, Outcome, Shows};
 use super::verdict::{Wrong, Wrongs};

@@ -542,7 +542,7 @@ mod tests {
     /// Goal: where statements are counted, those of others are and the looks are not; where they are not, that is said.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_server_is_watched_with_the_extension_and_without() {
-        if gesta_pgtest::shared().is_none() {
+        if gesta_rig::shared().is_none() {
             return;
         }
         let server = crate::machine::store::new_server().unwrap();

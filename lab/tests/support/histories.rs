@@ -9,9 +9,9 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use gesta_testkit::depth::{self, Depth};
-use gesta_testkit::faulty::Random;
-use gesta_testkit::operations::{self, Operation};
+use gesta_kit::depth::{self, Depth};
+use gesta_kit::faulty::Random;
+use gesta_kit::operations::{self, Operation};
 
 use super::planted::{self, Planted};
 

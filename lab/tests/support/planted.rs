@@ -8,10 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use gesta_testkit::faulty::Random;
-use gesta_testkit::operations::{
-    Action, Appended, Done, Held, Operation, SeatAnswer, SeatState, Seen,
-};
+use gesta_kit::faulty::Random;
+use gesta_kit::operations::{Action, Appended, Done, Held, Operation, SeatAnswer, SeatState, Seen};
 use uuid::Uuid;
 
 /// Times are spread by this, so that something fits between any two.

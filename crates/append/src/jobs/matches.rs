@@ -126,7 +126,7 @@ mod tests {
     use std::sync::Arc;
 
     use gesta_core::{ErrorKind, EventData, EventType, Tag, Tags};
-    use gesta_testkit::faulty::{Faulty, FaultyBackend, World};
+    use gesta_kit::faulty::{Faulty, FaultyBackend, World};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Connections that break, batches that miss, and faults at random.
 
-use gesta_testkit::faulty::Read;
+use gesta_kit::faulty::Read;
 
 use super::*;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gesta_append::{Config, Pipeline};
 use gesta_core::backend::{Backend, Batch, CommitObserver};
 use gesta_core::{LogId, RecordedEvent, StreamId};
-use gesta_testkit::faulty::{Faulty, World};
+use gesta_kit::faulty::{Faulty, World};
 
 /// A process.
 pub(crate) type Process = Faulty<Pipeline>;

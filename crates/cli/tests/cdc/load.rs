@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gesta_client::HttpStore;
 use gesta_core::{Append, EventData, EventId, EventStore, EventType, ExpectedRevision, StreamId};
-use gesta_testkit::depth;
+use gesta_kit::depth;
 
 use crate::consumer::Consumer;
 use crate::source::{Source, World, decoding};

@@ -19,7 +19,7 @@ mod support;
 use std::process::Stdio;
 
 use consumer::Consumer;
-use gesta_pgtest::{Cluster, Replication};
+use gesta_rig::{Cluster, Replication};
 use source::{SLOT, Source, World, append_at, decoding};
 use support::{
     Server, ended, gesta, output_of, patient, run, stderr, succeed, until_commits_wait, wait_until,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use serde_json::Value;
 
 use crate::consumer::Consumer;
@@ -44,7 +44,7 @@ fn has_wal2json(source: Source<'_>) -> bool {
 
 fn run(source: Source<'_>, block: &str) {
     let binary = Path::new(env!("CARGO_BIN_EXE_gesta")).parent().unwrap();
-    let of_postgres = gesta_pgtest::find_binaries().expect("a server runs");
+    let of_postgres = gesta_rig::find_binaries().expect("a server runs");
     let mut programs = vec![binary.to_owned(), of_postgres];
     let path = std::env::var_os("PATH").unwrap_or_default();
     programs.extend(std::env::split_paths(&path));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use gesta_pgtest::{Server as Postgres, ServerConfig};
+use gesta_rig::{Server as Postgres, ServerConfig};
 use serde_json::Value;
 
 use crate::consumer::{Event, Place};
@@ -109,7 +109,7 @@ impl Source<'_> {
 
     /// A consumer at this URL that writes into this file until it is killed, or its connection ends.
     pub(crate) fn receiver(self, url: &str, name: &str) -> Command {
-        let programs = gesta_pgtest::find_binaries().expect("a server runs");
+        let programs = gesta_rig::find_binaries().expect("a server runs");
         let mut receiver = Command::new(programs.join("pg_recvlogical"));
         receiver.args(["--dbname", url, "--slot", SLOT, "--start"]);
         receiver.args(["-o", "proto_version=1", "-o", "publication_names=gesta"]);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use gesta_client::{Config, HttpStore};
 use gesta_core::{Append, Appended, EventData, EventId, EventType, ExpectedRevision, StreamId};
-use gesta_testkit::depth;
-use gesta_testkit::history::{HistoryReport, RunHistory};
+use gesta_kit::depth;
+use gesta_kit::history::{HistoryReport, RunHistory};
 use tokio::task::JoinSet;
 
 use crate::nodes::Nodes;

@@ -31,7 +31,7 @@ use gesta_core::{
     Append, EventData, EventStore, EventType, ExpectedRevision, Filter, LogId, StreamId, Subscribe,
     SubscribeFrom, SubscribeTo, SubscriptionMessage, log_of,
 };
-use gesta_testkit::depth::{self, in_time};
+use gesta_kit::depth::{self, in_time};
 use load::Load;
 use nix::sys::signal::Signal;
 use nodes::Nodes;
@@ -177,7 +177,7 @@ async fn a_node_with_another_secret_says_so_and_disturbs_nobody() {
     let load = Load::start(&nodes);
     load.goes_on().await;
     let begun = Instant::now();
-    let address = gesta_pgtest::free_address().unwrap();
+    let address = gesta_rig::free_address().unwrap();
     let stranger = nodes.add(&address.to_string(), "what nobody else knows");
     let says = |node: usize, sentence: &str| {
         let what = format!("node {node} says that {sentence}");

@@ -8,7 +8,7 @@ use gesta_client::HttpStore;
 use gesta_core::{
     Append, EventData, EventStore, EventType, ExpectedRevision, LogId, StreamId, log_of,
 };
-use gesta_testkit::depth::{self, in_time};
+use gesta_kit::depth::{self, in_time};
 use tokio::task::JoinSet;
 
 use crate::nodes::{Nodes, WAIT};

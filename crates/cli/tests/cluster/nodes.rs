@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gesta_client::HttpStore;
 use gesta_core::EventStore;
-use gesta_pgtest::{Child, Output, Server as Postgres, free_address};
+use gesta_rig::{Child, Output, Server as Postgres, free_address};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 

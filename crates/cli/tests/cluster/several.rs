@@ -6,7 +6,7 @@ use gesta_client::HttpStore;
 use gesta_core::{
     Append, EventData, EventId, EventStore, EventType, ExpectedRevision, LogId, StreamId, log_of,
 };
-use gesta_testkit::depth;
+use gesta_kit::depth;
 
 use crate::load::Load;
 use crate::nodes::{Nodes, WAIT};

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 
 use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision};
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 

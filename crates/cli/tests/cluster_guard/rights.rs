@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use gesta_access::{Accounts, Scope};
-use gesta_testkit::depth::in_time;
+use gesta_kit::depth::in_time;
 
 use crate::connection::{Connection, Open};
 use crate::raw::{Raw, soon};

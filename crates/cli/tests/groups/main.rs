@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 
 use gesta_client::{HttpGroups, HttpStore};
 use gesta_groups::ConsumerGroups;
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use nodes::Nodes;
 use support::{Server, patient, url_of};
 use work::{Seen, append, group, lost, until};
@@ -34,7 +34,7 @@ async fn every_event_is_finished_or_parked(store: &str) {
     let seed = depth::seed();
     println!("GESTA_SEED={seed}");
     let events: usize = depth::count(1_500, 100_000);
-    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let address = gesta_rig::free_address().unwrap().to_string();
     let start = || Server::start_with(store, &["--listen", &address]);
     let mut server = start();
     let client = HttpStore::connect(&server.url).unwrap();
@@ -182,10 +182,10 @@ async fn a_group_loses_nothing_on_sqlite() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_loses_nothing_on_postgresql() {
-    let Some(server) = gesta_pgtest::shared() else {
+    let Some(server) = gesta_rig::shared() else {
         return;
     };
-    let schema = gesta_pgtest::fresh_schema();
+    let schema = gesta_rig::fresh_schema();
     let store = patient(&format!("{}?schema={schema}", server.url()));
     every_event_is_finished_or_parked(&store).await;
 }

@@ -11,7 +11,7 @@ use gesta_core::{EventData, EventStoreExt, EventType, ExpectedRevision, Filter, 
 use gesta_groups::{
     Action, ConsumerGroups, Create, Error, GroupConsumer, GroupId, Settings, Source,
 };
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;

@@ -5,7 +5,7 @@
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 
-use gesta_pgtest::FaultProxy;
+use gesta_rig::FaultProxy;
 
 /// The way to a server, and the address that cuts it. It ends with the process.
 pub(crate) struct Cut {

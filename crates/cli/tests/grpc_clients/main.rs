@@ -25,8 +25,8 @@ use std::process::{Command, Stdio};
 
 use cut::Cut;
 use fetched::{Client, programs};
-use gesta_pgtest::{Server as Postgres, ServerConfig};
-use gesta_testkit::depth;
+use gesta_kit::depth;
+use gesta_rig::{Server as Postgres, ServerConfig};
 use support::registry::is_deep;
 use support::{Limit, Server, output_of, patient, url_of};
 use three_nodes::Nodes;
@@ -130,7 +130,7 @@ struct Alone {
 
 impl Alone {
     fn start(store: &str) -> Self {
-        let address = gesta_pgtest::free_address().unwrap().to_string();
+        let address = gesta_rig::free_address().unwrap().to_string();
         let mut alone = Self {
             store: store.to_owned(),
             address,

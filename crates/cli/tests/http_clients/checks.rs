@@ -78,8 +78,8 @@ pub(crate) fn every_call_works(language: Language) {
     }
     let folder = tempfile::tempdir().unwrap();
     let mut stores = vec![url_of(&folder.path().join("gesta.db"))];
-    if let Some(postgres) = gesta_pgtest::shared() {
-        let schema = gesta_pgtest::fresh_schema();
+    if let Some(postgres) = gesta_rig::shared() {
+        let schema = gesta_rig::fresh_schema();
         stores.push(patient(&format!("{}?schema={schema}", postgres.url())));
     }
     for store in stores {

@@ -237,7 +237,7 @@ fn appends_survive_a_killed_server(language: Language) {
     }
     let folder = tempfile::tempdir().unwrap();
     let store = url_of(&folder.path().join("gesta.db"));
-    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let address = gesta_rig::free_address().unwrap().to_string();
     let mut server = Server::start_with(&store, &["--listen", &address]);
     let url = server.url.clone();
     let items = items(60);
@@ -293,7 +293,7 @@ fn a_consumer_survives_restarts(language: Language) {
     let folder = tempfile::tempdir().unwrap();
     let store = url_of(&folder.path().join("gesta.db"));
     let file = folder.path().join("counts");
-    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let address = gesta_rig::free_address().unwrap().to_string();
     let server = Server::start_with(&store, &["--listen", &address]);
     let url = server.url.clone();
     let append = |item: &str| {
@@ -382,7 +382,7 @@ fn a_refused_connection_is_said(language: Language) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let address = gesta_pgtest::free_address().unwrap().to_string();
+    let address = gesta_rig::free_address().unwrap().to_string();
     let mut adding = language.add(&format!("http://{address}"), &items(1));
     let _limit = Limit::of(&adding);
     let mut said = BufReader::new(adding.stderr.take().unwrap()).lines();

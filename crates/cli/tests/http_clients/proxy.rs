@@ -78,7 +78,7 @@ impl Proxy {
         let made = ["--listen", "127.0.0.1:0", "--tls-self-signed"];
         let made = [&made[..], &[tls.to_str().unwrap()]].concat();
         Server::start_with(&url_of(&folder.join("another.db")), &made).stop();
-        let address = gesta_pgtest::free_address().unwrap();
+        let address = gesta_rig::free_address().unwrap();
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operating/proxies.md");
         let page = std::fs::read_to_string(page).unwrap();
         let (_, rest) = page.split_once("```nginx\n").unwrap();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use gesta_pgtest::find_binaries;
+use gesta_rig::find_binaries;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;

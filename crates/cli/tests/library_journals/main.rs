@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use comparison::{Import, JournalEvent, told_by};
-use gesta_pgtest::{find_binaries, fresh_schema, shared};
+use gesta_rig::{find_binaries, fresh_schema, shared};
 use guide::Move;
 use old_cinema::{Pekko, Rows};
 use support::registry::{is_deep, is_published, java, npm};

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use gesta_pgtest::{find_binaries, shared};
+use gesta_rig::{find_binaries, shared};
 
 use crate::said;
 use crate::support::{Limit, wait_until};

@@ -2,7 +2,7 @@
 //! its store within it. So the two take turns, and are away while the file moves. Now and then one of them is started
 //! again beside the mover, as a supervisor does it. In the target both are there at once.
 
-use gesta_pgtest::free_address;
+use gesta_rig::free_address;
 use rusqlite::{Connection, OpenFlags, Row};
 
 use crate::load::Load;

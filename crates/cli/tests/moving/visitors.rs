@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use serde_json::Value;
 
 use crate::PAUSE;

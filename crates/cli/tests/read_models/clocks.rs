@@ -11,7 +11,7 @@ use gesta::projection_sqlite::SqliteTarget;
 use gesta::{EventStore, EventStoreExt};
 use gesta_client::HttpStore;
 use gesta_core::{Clock as _, SystemClock};
-use gesta_pgtest::{FakeClock, fresh_schema, shared};
+use gesta_rig::{FakeClock, fresh_schema, shared};
 
 use crate::support::{Server, url_of};
 use crate::{Chains, append_many, clean_rows, in_schema, quick, rows_of, until};

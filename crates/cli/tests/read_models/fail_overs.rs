@@ -18,8 +18,8 @@ use gesta::projection_sqlite::SqliteTarget;
 use gesta::{Checkpoint, EventStore, EventStoreExt};
 use gesta_client::HttpStore;
 use gesta_core::{EventId, Incarnation};
-use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema, shared};
-use gesta_testkit::depth;
+use gesta_kit::depth;
+use gesta_rig::{Cluster, FaultProxy, Replication, fresh_schema, shared};
 use tokio::time::sleep;
 
 use crate::support::{PATIENCE, Server, patient, succeed, url_of};

@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use gesta_testkit::depth;
+use gesta_kit::depth;
 
 use crate::grpc::{GrpcCall, Protocol};
 use crate::http::{Api, HttpCall};

@@ -18,7 +18,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -221,7 +221,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Waits until commits wait for a synchronous standby that is away: sessions show the setting before another process of
 /// the server, which decides whether commits wait, has read it.
-pub(crate) fn until_commits_wait(server: &gesta_pgtest::Server) {
+pub(crate) fn until_commits_wait(server: &gesta_rig::Server) {
     let probe = "SELECT pg_logical_emit_message(true, 'probe', '')";
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                WHERE wait_event = 'SyncRep' AND query LIKE '%probe%'";

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gesta_testkit::depth;
+use gesta_kit::depth;
 
 use super::{is_installed, output_of};
 

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 
-use gesta_pgtest::{Server as Postgres, ServerConfig};
+use gesta_rig::{Server as Postgres, ServerConfig};
 
 use crate::support::{self, Server, patient};
 
@@ -78,7 +78,7 @@ impl Nodes {
             })
             .collect();
         let node = |_| {
-            let link = gesta_pgtest::free_address().unwrap().to_string();
+            let link = gesta_rig::free_address().unwrap().to_string();
             let address = address_for_clients();
             let secret = secret.to_str().unwrap();
             let own = [
@@ -160,7 +160,7 @@ impl Nodes {
 /// hosts but the first one as numbers of sixteen bits with a sign.
 fn address_for_clients() -> String {
     const PORT_MAX: u16 = 32_767;
-    let mut addresses = (0..PORT_MAX).map(|_| gesta_pgtest::free_address().unwrap());
+    let mut addresses = (0..PORT_MAX).map(|_| gesta_rig::free_address().unwrap());
     let address = addresses.find(|address| address.port() <= PORT_MAX);
     address.expect("a low port").to_string()
 }

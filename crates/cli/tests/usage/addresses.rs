@@ -64,7 +64,7 @@ fn a_wrong_address_of_a_server_is_told_before_anything_is_sent() {
             connection.write_all(answer.as_bytes()).unwrap();
         }
     });
-    let away = format!("http://{}", gesta_pgtest::free_address().unwrap());
+    let away = format!("http://{}", gesta_rig::free_address().unwrap());
     let token = format!("gesta_{}", "a".repeat(43));
     for command in [
         &["stream", "append", "a", "--type", "t", "--data", "1"][..],

@@ -67,7 +67,7 @@ fn next_move(look: &Look) -> Option<PlannedMove> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gesta_testkit::registry;
+    use gesta_kit::registry;
 
     /// A look at so many nodes, with these owners of the logs.
     fn look(nodes: u32, owners: &[u32]) -> Look {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use gesta_cluster::membership::{Config, Input, Note};
 use gesta_core::LogId;
 use gesta_core::registry::{NodeId, NodeState};
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

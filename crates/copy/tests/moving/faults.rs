@@ -7,7 +7,7 @@ use std::time::Duration;
 use gesta::Options;
 use gesta_copy::{Move, MoveStep, Target, is_unfinished_copy};
 use gesta_core::EventStore;
-use gesta_pgtest::{Cluster, Replication, Server, fresh_schema, shared};
+use gesta_rig::{Cluster, Replication, Server, fresh_schema, shared};
 
 use crate::support::{
     PATIENCE, accepts, fill, move_store, move_until, postgres, session, settings, to_the_end,

@@ -1,7 +1,7 @@
 //! Databases that are set back to a moment before, or copied, while a store moves between them and after that.
 
 use gesta_copy::{MoveStep, Target, Undone};
-use gesta_pgtest::fresh_schema;
+use gesta_rig::fresh_schema;
 
 use crate::support::{
     accepts, all, backup_of, database_of, fill, move_store, move_until, postgres, rename, session,

@@ -20,8 +20,8 @@ use gesta_core::{
     AllFrom, DeleteKind, DeleteStream, ErrorKind, EventStore, EventStoreExt, ExpectedRevision,
     ReadAll, StreamId,
 };
-use gesta_pgtest::shared;
-use gesta_testkit::depth;
+use gesta_kit::depth;
+use gesta_rig::shared;
 use support::{
     accepts, all, append, fill, is_healthy, move_store, postgres, settings, sources, sqlite,
     to_the_end, undo_move,

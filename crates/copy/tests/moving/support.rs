@@ -10,7 +10,7 @@ use gesta_core::{
     DeleteKind, DeleteStream, ErrorKind, EventData, EventStore, EventStoreExt, EventType,
     ExpectedRevision, RecordedEvent, Result, StreamId, Tag, Tags,
 };
-use gesta_pgtest::{fresh_schema, shared};
+use gesta_rig::{fresh_schema, shared};
 use tokio_postgres::NoTls;
 
 /// No test waits longer for anything.

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use gesta_testkit::faulty::{Moment, StoredEvent};
+use gesta_kit::faulty::{Moment, StoredEvent};
 
 use crate::chain::{Event, Seen, decode, stream_name};
 use crate::history::{Answer, Attempt, Operation};

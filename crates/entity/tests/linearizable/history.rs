@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use gesta_testkit::faulty::Moment;
+use gesta_kit::faulty::Moment;
 
 use crate::chain::{Command, Seen};
 

@@ -20,8 +20,8 @@ mod play;
 
 use check::{Broken, check};
 use gesta_entity::Stats;
-use gesta_testkit::depth;
-use gesta_testkit::faulty::Random;
+use gesta_kit::depth;
+use gesta_kit::faulty::Random;
 use history::Answer;
 use nodes::Fault;
 use play::{Plant, Setting, play};

@@ -14,7 +14,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use gesta_core::StreamId;
 use gesta_core::peers::{PeerAnswer, PeerCall, PeerService, Peers, Unanswered, UnansweredReason};
-use gesta_testkit::faulty::Random;
+use gesta_kit::faulty::Random;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 

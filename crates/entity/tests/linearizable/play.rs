@@ -11,7 +11,7 @@ use gesta_core::{
     DeleteKind, DeleteStream, ErrorKind, EventStore, ExpectedRevision, OwnerStore, StreamId,
 };
 use gesta_entity::{Builder, Config, Done, Entities, Error, PendingReply, Request, Stats};
-use gesta_testkit::faulty::{FaultyStore, ForeignEvents, Random, RandomFaults, StoredEvent, World};
+use gesta_kit::faulty::{FaultyStore, ForeignEvents, Random, RandomFaults, StoredEvent, World};
 use tokio::time::{sleep, timeout};
 
 use crate::chain::{Chain, Command, Seen, chain_type, foreign_event, stream_name};

@@ -18,7 +18,7 @@ use futures::future::ready;
 use gesta_core::StreamId;
 use gesta_core::peers::{PeerAnswer, PeerCall, Unanswered, UnansweredReason};
 use gesta_entity::{Config, Entities, EntityType, Error, JsonEvents, Request};
-use gesta_testkit::faulty::World;
+use gesta_kit::faulty::World;
 use others::{Others, call_of, pair, start, start_type};
 use support::{Account, Command, Event, Insufficient, config};
 

@@ -8,7 +8,7 @@ use futures::FutureExt;
 use gesta_core::peers::{PeerAnswer, Peers, Unanswered, UnansweredReason};
 use gesta_core::{Clock, DeleteKind, DeleteStream, ExpectedRevision, OwnerStore, Timestamp};
 use gesta_entity::{Builder, Config, Entities, Error, Request, Snapshots};
-use gesta_testkit::faulty::{Fault, World};
+use gesta_kit::faulty::{Fault, World};
 
 use crate::others::{Others, Pair, call_of, pair, pair_of, start, stream};
 use crate::support::{Account, Command, account_type, config};

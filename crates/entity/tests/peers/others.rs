@@ -11,7 +11,7 @@ use futures::future::{BoxFuture, ready};
 use gesta_core::peers::{PeerAnswer, PeerCall, PeerService, Peers, Unanswered, UnansweredReason};
 use gesta_core::{OwnerStore, StreamId};
 use gesta_entity::{Builder, Config, Entities, EntityType};
-use gesta_testkit::faulty::{FaultyStore, World};
+use gesta_kit::faulty::{FaultyStore, World};
 
 use crate::support::{Account, account_type, config};
 

@@ -59,8 +59,8 @@ async fn everywhere(case: impl AsyncFn(&Store)) {
     store.shutdown().await.expect("shut down");
 
     #[cfg(feature = "postgres")]
-    if let Some(server) = gesta_pgtest::shared() {
-        let schema = gesta_pgtest::fresh_schema();
+    if let Some(server) = gesta_rig::shared() {
+        let schema = gesta_rig::fresh_schema();
         let times = "answer_timeout=60&connect_timeout=60";
         let url = format!("{}?schema={schema}&{times}", server.url());
         let store = gesta::open(&url).create().await.expect("opened");

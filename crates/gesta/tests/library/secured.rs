@@ -161,7 +161,7 @@ async fn a_server_with_users_and_an_own_authority_is_reached() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_of_several_servers_goes_on_when_one_is_gone() {
     let secured = Arc::new(Secured::new().await);
-    let dead = gesta_pgtest::free_address().expect("a port");
+    let dead = gesta_rig::free_address().expect("a port");
     let urls = format!("https://{dead} {} {}", secured.url(0), secured.url(1));
     let open = gesta::open(&urls).token(secured.token.as_str());
     let store = open.ca_file(secured.authority()).await.expect("opened");

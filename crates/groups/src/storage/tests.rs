@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 
 use gesta_core::SetStreamMetadata;
-use gesta_testkit::faulty::{FaultyStore, World};
-use gesta_testkit::support::events;
-use gesta_testkit::{Outer, Wrapper};
+use gesta_kit::faulty::{FaultyStore, World};
+use gesta_kit::support::events;
+use gesta_kit::{Outer, Wrapper};
 
 use super::*;
 

@@ -9,7 +9,7 @@ use gesta_groups::{
     Config, Consumer, Create, Delivery, Error, GroupId, Groups, Identity, JoinGroup, Settings,
     Source, Which,
 };
-use gesta_testkit::support::{append, events, within};
+use gesta_kit::support::{append, events, within};
 
 /// A store, and what keeps its data alive.
 #[derive(Clone)]
@@ -33,8 +33,8 @@ pub(crate) async fn sqlite() -> Option<Home> {
 }
 
 pub(crate) async fn postgres() -> Option<Home> {
-    let server = gesta_pgtest::shared()?;
-    let schema = gesta_pgtest::fresh_schema();
+    let server = gesta_rig::shared()?;
+    let schema = gesta_rig::fresh_schema();
     // Longer than a busy machine stands still.
     let times = "answer_timeout=60&connect_timeout=60";
     let url = format!("{}?schema={schema}&{times}", server.url());

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use gesta_core::{ErrorKind, EventStore, EventStoreExt};
 use gesta_import::{Import, Kind, Options};
-use gesta_testkit::depth;
-use gesta_testkit::faulty::{Random, RandomFaults, World};
+use gesta_kit::depth;
+use gesta_kit::faulty::{Random, RandomFaults, World};
 use tokio_postgres::Client;
 
 use crate::akka_jdbc::{TABLES, insert};

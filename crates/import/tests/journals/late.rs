@@ -305,7 +305,7 @@ async fn a_logical_replica_is_refused() {
 /// although the primary was the next host. Goal: the primary is looked for among all of them.
 #[tokio::test]
 async fn the_primary_is_found_behind_a_standby() {
-    use gesta_pgtest::{Cluster, Replication};
+    use gesta_rig::{Cluster, Replication};
     let Some(cluster) = Cluster::start(1, Replication::Asynchronous).unwrap() else {
         return;
     };

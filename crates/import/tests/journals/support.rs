@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gesta_core::{EventStore, EventStoreExt, RecordedEvent};
 use gesta_import::{Import, Kind, Options, Patience, Report};
 use gesta_memory::MemoryStore;
-use gesta_pgtest::{fresh_schema, shared};
+use gesta_rig::{fresh_schema, shared};
 use serde_json::Value;
 use std::time::Duration;
 use tokio_postgres::{Client, NoTls};

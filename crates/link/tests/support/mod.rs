@@ -17,7 +17,7 @@ use gesta_link::{
     Address, Answer, Bounds, Call, Epoch, ForwardError, Forwarder, Hint, LinkConfig, LinkServer,
     Protocols, Question, Reach, Route, RouteOwner, Secret, Serve, Served, StoreIdentity, Times,
 };
-use gesta_pgtest::FaultProxy;
+use gesta_rig::FaultProxy;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;

@@ -9,7 +9,7 @@
 
 /// The database of the nodes.
 pub mod database {
-    pub use gesta_testkit::faulty::{FaultyBackend as MemoryBackend, World};
+    pub use gesta_kit::faulty::{FaultyBackend as MemoryBackend, World};
 }
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use gesta_core::registry::{ClusterVersion, LeaseEpoch, NodeId, NodeState};
 use gesta_core::{Clock, Incarnation, Result};
 use gesta_link::{Address, LinkConfig, Protocols, Reach, Secret, StoreIdentity, Times};
 use gesta_node::{Node, Placements};
-use gesta_pgtest::FaultProxy;
+use gesta_rig::FaultProxy;
 use gesta_store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -94,7 +94,7 @@ pub struct Seat {
 
 impl Seat {
     pub async fn new() -> Self {
-        let address = gesta_pgtest::free_address().expect("a port");
+        let address = gesta_rig::free_address().expect("a port");
         let listener = TcpListener::bind(address).await.expect("bound");
         Self {
             listener,

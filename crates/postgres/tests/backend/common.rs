@@ -12,8 +12,8 @@ use gesta_core::backend::{
 use gesta_core::{
     ContentType, EventId, EventType, LogId, Position, Revision, StreamId, Tag, Tags, Timestamp,
 };
-use gesta_pgtest::{Server, fresh_schema, shared};
 use gesta_postgres::{Config, PostgresBackend};
+use gesta_rig::{Server, fresh_schema, shared};
 use uuid::Uuid;
 
 pub(crate) const LOG: LogId = LogId(0);

@@ -9,8 +9,8 @@ use gesta_core::{
     Append, ContentType, Direction, ErrorKind, EventData, EventStore, EventType, ExpectedRevision,
     Position, RecordedEvent, Revision, StreamId, SystemClock,
 };
-use gesta_pgtest::shared;
 use gesta_postgres::PostgresBackend;
+use gesta_rig::shared;
 use gesta_store::Store;
 
 use crate::common::{Author, Draft, LOG, direct, draft, is_committed, open, store_url};

@@ -1,8 +1,8 @@
 //! A store that is closed and shut for good, since it moves: what stops that, and what is never taken back.
 
 use gesta_core::backend::Backend;
-use gesta_pgtest::shared;
 use gesta_postgres::{Departure, Moved, NotClosed, Stand};
+use gesta_rig::shared;
 use uuid::Uuid;
 
 use crate::common::{Author, LOG, config, direct, draft, fresh, is_committed};

@@ -15,10 +15,10 @@ use gesta_core::{
     Direction, EventData, EventId, EventStore, EventStoreExt, ExpectedRevision, Filter, LogId,
     Position, RecordedEvent, SystemClock, Visibility,
 };
-use gesta_pgtest::{Cluster, FaultProxy, Replication, fresh_schema, shared};
+use gesta_kit::depth;
 use gesta_postgres::{PostgresBackend, schema};
+use gesta_rig::{Cluster, FaultProxy, Replication, fresh_schema, shared};
 use gesta_store::Store;
-use gesta_testkit::depth;
 
 use crate::common::{
     Author, LOG, PATIENCE, config, confirm, draft, end_of, fresh, is_committed, open, signals_of,

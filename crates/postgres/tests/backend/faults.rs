@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use gesta_core::backend::{Backend, BatchOutcome, LoadRequest, LogWriter, Purpose};
 use gesta_core::{ErrorKind, EventStore, StreamId};
-use gesta_pgtest::{FaultProxy, LoseReply, Server, ServerConfig, shared};
+use gesta_kit::depth;
 use gesta_postgres::PostgresBackend;
+use gesta_rig::{FaultProxy, LoseReply, Server, ServerConfig, shared};
 use gesta_store::Store;
-use gesta_testkit::depth;
 
 use crate::common::{
     Author, LOG, PATIENCE, config, confirm, direct, draft, end_of, fresh, is_committed, is_missed,
@@ -703,7 +703,7 @@ async fn a_database_that_was_made_read_only_takes_no_appends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_server_tells_that_its_database_is_read_only() {
     let Some(server) = shared() else { return };
-    let name = gesta_pgtest::fresh_schema();
+    let name = gesta_rig::fresh_schema();
     let database = server.create_database(&name).expect("made");
     let mut config = config(&format!("{database}?schema=idle"));
     config.settings_pause = Duration::from_millis(50);

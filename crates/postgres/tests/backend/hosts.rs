@@ -11,11 +11,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use gesta_core::ErrorKind;
 use gesta_core::backend::{Backend, BatchOutcome, LogWriter, Purpose};
-use gesta_pgtest::{
-    Cluster, FaultProxy, Replication, SilentHost, free_address, fresh_schema, shared,
-};
+use gesta_kit::depth;
 use gesta_postgres::PostgresBackend;
-use gesta_testkit::depth;
+use gesta_rig::{Cluster, FaultProxy, Replication, SilentHost, free_address, fresh_schema, shared};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 

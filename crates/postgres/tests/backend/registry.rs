@@ -16,9 +16,9 @@ use gesta_core::registry::{
     MoveReason, NodeId, NodeInfo, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
 };
 use gesta_core::{ErrorKind, LogId};
-use gesta_pgtest::{FaultProxy, Server, ServerConfig, shared};
+use gesta_kit::depth;
 use gesta_postgres::schema;
-use gesta_testkit::depth;
+use gesta_rig::{FaultProxy, Server, ServerConfig, shared};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 

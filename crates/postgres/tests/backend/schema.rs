@@ -5,8 +5,8 @@ use futures::stream::BoxStream;
 use gesta_core::backend::{Backend, EventLookup, IndexPage, IndexWrite, Purpose, Signal};
 use gesta_core::registry::{Claim, Generation, Join, LeaseEpoch, NodeInfo, Tenure};
 use gesta_core::{ErrorKind, LogId, Position, Visibility};
-use gesta_pgtest::{fresh_schema, shared};
 use gesta_postgres::{PostgresBackend, schema};
+use gesta_rig::{fresh_schema, shared};
 use uuid::Uuid;
 
 use crate::common::{
@@ -277,7 +277,7 @@ async fn messages_reach_the_others_and_interruptions_are_told() {
 
 /// What `pg_dump` says of a schema in the database at this URL.
 fn dump(database: &str, schema: &str) -> Vec<u8> {
-    let programs = gesta_pgtest::find_binaries().expect("found before");
+    let programs = gesta_rig::find_binaries().expect("found before");
     let dump = std::process::Command::new(programs.join("pg_dump"))
         .args(["--schema", schema, "--dbname", database])
         .output()
@@ -292,7 +292,7 @@ fn dump(database: &str, schema: &str) -> Vec<u8> {
 
 /// Carries out a dump with `psql`.
 fn restore(url: &str, dump: &[u8]) {
-    let programs = gesta_pgtest::find_binaries().expect("found before");
+    let programs = gesta_rig::find_binaries().expect("found before");
     let mut restore = std::process::Command::new(programs.join("psql"))
         .args(["--quiet", "--set", "ON_ERROR_STOP=1", "--dbname", url])
         .stdin(std::process::Stdio::piped())

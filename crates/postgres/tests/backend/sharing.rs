@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::future::join_all;
 use gesta_core::backend::{Backend, BatchOutcome, Purpose};
 use gesta_core::{LogId, StreamId};
-use gesta_pgtest::{Cluster, Replication, Server};
+use gesta_rig::{Cluster, Replication, Server};
 
 use crate::common::{confirm_of, direct, fresh_logs, is_committed, is_missed, open};
 use process::{

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use gesta_core::backend::{Backend, BatchOutcome};
 use gesta_core::{Error, ErrorKind};
-use gesta_pgtest::{Cluster, Replication, Server, fresh_schema};
 use gesta_postgres::{PostgresBackend, Relocation};
+use gesta_rig::{Cluster, Replication, Server, fresh_schema};
 use tokio::task::JoinHandle;
 
 use crate::common::{Author, LOG, PATIENCE, config, confirm, draft, is_committed, is_missed, open};

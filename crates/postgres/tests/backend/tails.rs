@@ -11,8 +11,8 @@ use gesta_core::{
     Position, Result, Subscribe, SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
     SystemClock,
 };
-use gesta_pgtest::{Server, ServerConfig, shared};
 use gesta_postgres::PostgresBackend;
+use gesta_rig::{Server, ServerConfig, shared};
 use gesta_store::Store;
 
 use crate::common::{Author, PATIENCE, config, direct, draft, fresh_logs, is_committed, open};

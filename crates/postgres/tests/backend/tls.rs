@@ -2,8 +2,8 @@
 
 use gesta_core::ErrorKind;
 use gesta_core::backend::Backend;
-use gesta_pgtest::{Auth, Server, ServerConfig, fresh_schema, shared};
 use gesta_postgres::PostgresBackend;
+use gesta_rig::{Auth, Server, ServerConfig, fresh_schema, shared};
 
 use crate::common::{LOG, config, until_row};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gesta_pgtest::{fresh_schema, shared};
+use gesta_rig::{fresh_schema, shared};
 use tokio_postgres::{Client, IsolationLevel, NoTls, SimpleQueryMessage};
 
 use crate::flavour::{Limits, Target, target};

@@ -8,12 +8,12 @@ use gesta_core::{
     Append, Checkpoint, EventStore, EventStoreExt, ExpectedRevision, Position, StreamId,
 };
 use gesta_memory::MemoryStore;
-use gesta_pgtest::{FaultProxy, LoseReply, Server, shared};
 use gesta_projection::testing::Random;
 use gesta_projection::{
     Begin, Config, Fence, KeyedRows, Keys, OnPoison, Phase, ProjectionId, Projections,
     Registration, Running, Session, Table, Target as _, TargetErrorKind,
 };
+use gesta_rig::{FaultProxy, LoseReply, Server, shared};
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 

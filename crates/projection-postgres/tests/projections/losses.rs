@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use gesta_core::{EventStoreExt, ExpectedRevision};
 use gesta_memory::MemoryStore;
-use gesta_pgtest::{Server, ServerConfig};
 use gesta_projection::{Config, OnPoison, Projections};
 use gesta_projection_postgres::{Options, PostgresTarget, Synchronous};
+use gesta_rig::{Server, ServerConfig};
 
 use crate::databases::Database;
 use crate::kit::fixtures::{Balances, balances_of, event, seen};

@@ -1,11 +1,11 @@
 //! The SQL views by which readers see the active version.
 
 use gesta_core::{Checkpoint, Incarnation, Position};
-use gesta_pgtest::fresh_schema;
 use gesta_projection::{
     Column, Kind, ProjectionId, Registration, SwitchFrom, Switched, Table, Target as _,
     TargetErrorKind,
 };
+use gesta_rig::fresh_schema;
 use uuid::Uuid;
 
 use crate::databases::Database;

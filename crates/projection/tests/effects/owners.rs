@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use gesta_core::{Append, Appended, EventStore, EventStoreExt, Filter, RecordedEvent, Result};
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
 use gesta_projection::{ApplyError, BeginAt, Config, Effect, Effects, Phase};
-use gesta_testkit::{Outer, Wrapper};
 
 use super::support::{
     AT_ALL, Held, append, is_of_states, quick, run, run_held, store, store_that_fails, texts,

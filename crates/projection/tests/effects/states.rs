@@ -7,8 +7,8 @@ use gesta_core::{
     EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, SetStreamMetadata, StreamId,
     StreamMetadata,
 };
+use gesta_kit::faulty::FaultyStore;
 use gesta_projection::{BeginAt, Config, Effects, Phase};
-use gesta_testkit::faulty::FaultyStore;
 
 use super::support::{
     Held, Mail, Sent, append, quick, restored, run, run_held, store, texts, until, until_phase,

@@ -9,11 +9,11 @@ use gesta_core::{
     Append, Appended, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
     RecordedEvent, Result,
 };
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::{
     ApplyError, BeginAt, Config, Effect, Effects, Phase, Progress, RunningEffects,
 };
-use gesta_testkit::{Outer, Wrapper};
 use tokio::sync::Semaphore;
 
 pub(crate) const AT_ALL: Duration = Duration::from_secs(60);

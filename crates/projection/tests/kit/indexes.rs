@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta_core::{AllPage, EventStore, EventStoreExt, ReadAll};
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{Api, Error, Find, Index, OnPoison, Projections, Request};
-use gesta_testkit::{Outer, Wrapper};
 use serde_json::Value;
 
 use super::world::{Process, World, quick};

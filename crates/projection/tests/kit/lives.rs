@@ -9,12 +9,12 @@ use async_trait::async_trait;
 use gesta_core::{
     AllPage, EventStore, EventStoreExt, Filter, ReadAll, RecordedEvent, Result, StoreInfo,
 };
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::testing::{Fate, Faulty, Random, Restorable};
 use gesta_projection::{
     ApplyError, Config, Control, Error, OnPoison, Order, Phase, Projections, View,
 };
-use gesta_testkit::{Outer, Wrapper};
 
 use super::fixtures::{Balance, Balances};
 use super::versions::BalancesV2;
@@ -227,7 +227,7 @@ async fn a_process_that_has_not_noticed_a_restore_does_not_switch() {
 /// readers are never shown the version while it is empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_operators_reset_and_switch() {
-    let seed = gesta_testkit::depth::seed();
+    let seed = gesta_kit::depth::seed();
     println!("GESTA_SEED={seed}");
     let mut random = Random::seed(seed);
     for _ in 0..HISTORIES.div_ceil(4) {

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use gesta_core::{AllFrom, AllPage, EventStore, EventStoreExt, ReadAll};
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{
     API_CALLER_WAITERS_MAX, API_WAITERS_MAX, Answer, Api, Config, LAG_PAGES_MAX, OnPoison, Phase,
     Request, State, Target as AnyTarget, metrics_text,
 };
-use gesta_testkit::{Outer, Wrapper};
 use serde_json::Value;
 
 use super::fixtures::Balances;

@@ -7,12 +7,12 @@ use gesta_core::{
     AllPage, EventStore, EventStoreExt, ExpectedRevision, Filter, ReadAll, ReadStream,
     RecordedEvent, Result, Revision, SetStreamMetadata, StreamId, StreamMetadata, StreamPage,
 };
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::{Config as MemoryConfig, MemoryStore};
 use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{
     ApplyError, BeginAt, Config, Error, OnPoison, OnRestore, Order, Phase, State, View,
 };
-use gesta_testkit::{Outer, Wrapper};
 
 use super::fixtures::{Balance, Balances, number, of_category, seen};
 use super::versions::BalancesV2;

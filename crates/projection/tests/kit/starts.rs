@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use gesta_core::{EventStore, Filter, RecordedEvent, Result, StoreInfo};
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
 use gesta_projection::testing::{Fate, Faulty};
 use gesta_projection::{ApplyError, BeginAt, Config, Error, OnPoison, Phase, View};
-use gesta_testkit::{Outer, Wrapper};
 
 use super::fixtures::{Balance, Balances, seen};
 use super::world::{AT_ALL, World, id, quick, until, until_phase, until_so};

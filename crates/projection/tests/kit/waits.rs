@@ -8,11 +8,11 @@ use async_trait::async_trait;
 use gesta_core::{
     AllPage, Appended, Checkpoint, EventStore, Filter, Place, ReadAll, RecordedEvent,
 };
+use gesta_kit::{Outer, Wrapper};
 use gesta_projection::testing::{Fate, Faulty, Through};
 use gesta_projection::{
     Api, ApplyError, Batch, Config, Error, OnPoison, Order, Phase, Projection, Request, State, View,
 };
-use gesta_testkit::{Outer, Wrapper};
 
 use super::fixtures::{Balance, Balances, of_category};
 use super::versions::BalancesV2;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use gesta_core::{AllPage, EventStore, ReadAll};
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Registry, StartError};
-use gesta_testkit::{Outer, Wrapper};
 
 use crate::client::{Server, config, soon};
 use crate::gated::GatedStore;

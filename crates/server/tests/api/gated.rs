@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use gesta_core::{Append, Appended, EventStore, ReadStream, Result, StreamPage};
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
-use gesta_testkit::{Outer, Wrapper};
 use tokio::sync::Semaphore;
 
 pub(crate) struct GatedStore {

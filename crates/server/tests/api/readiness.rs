@@ -9,8 +9,8 @@ use gesta_core::{
     Append, Appended, Durability, Error, ErrorKind, EventStore, ReadStream, Result, StoreInfo,
     StreamPage,
 };
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
-use gesta_testkit::{Outer, Wrapper};
 
 use crate::access::world::{World, access_config, add, basic};
 use crate::client::{Raw, Server, config, soon};

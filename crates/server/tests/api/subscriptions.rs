@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_kit::depth;
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
-use gesta_testkit::depth;
 
 use crate::client::{Raw, Server, config, soon};
 

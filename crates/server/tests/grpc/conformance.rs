@@ -26,8 +26,8 @@ use gesta_grpc::messages::streams::read_req::options::{
 use gesta_grpc::messages::streams::read_resp::{Content, ReadEvent};
 use gesta_grpc::messages::streams::{AppendReq, AppendResp, DeleteReq, DeleteResp, ReadResp};
 use gesta_grpc::messages::v2;
+use gesta_kit::{MemoryFactory, StoreFactory, TestStore};
 use gesta_server::Config;
-use gesta_testkit::{MemoryFactory, StoreFactory, TestStore};
 use prost::Message;
 
 use crate::client::Client;
@@ -563,10 +563,10 @@ impl<F: StoreFactory> StoreFactory for Grpc<F> {
 
 mod one_log {
     use super::*;
-    gesta_testkit::conformance_tests!(Grpc(MemoryFactory::new(1)));
+    gesta_kit::conformance_tests!(Grpc(MemoryFactory::new(1)));
 }
 
 mod four_logs {
     use super::*;
-    gesta_testkit::conformance_tests!(Grpc(MemoryFactory::new(4)));
+    gesta_kit::conformance_tests!(Grpc(MemoryFactory::new(4)));
 }

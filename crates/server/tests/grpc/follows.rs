@@ -22,9 +22,9 @@ use gesta_grpc::messages::streams::read_req::options::{
     StreamOptions, all_options,
 };
 use gesta_grpc::messages::streams::read_resp::{CaughtUp, Content};
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
-use gesta_testkit::{Outer, Wrapper};
 use prost::Message;
 
 use crate::client::Client;

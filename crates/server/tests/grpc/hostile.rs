@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gesta_grpc::frame;
-use gesta_testkit::depth;
+use gesta_kit::depth;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 

@@ -12,9 +12,9 @@ use gesta_core::{
 use gesta_groups::Source;
 use gesta_grpc::messages::groups::{DeleteReq, delete_req};
 use gesta_grpc::messages::shared::Empty;
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
-use gesta_testkit::{Outer, Wrapper};
 
 use crate::access::rows::{batch, read, status};
 use crate::access::{Later, basic, world, world_over};

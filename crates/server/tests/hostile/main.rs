@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use gesta_kit::depth;
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Registry};
-use gesta_testkit::depth;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 

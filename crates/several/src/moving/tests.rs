@@ -24,7 +24,7 @@ use gesta_core::backend::{
     Backend, Batch, BatchOutcome, LogEnd, LogTail, LogWriter, Purpose, RowId,
 };
 use gesta_core::{ContentType, EventId, EventType, Position, Revision, StreamId, Tags};
-use gesta_testkit::depth;
+use gesta_kit::depth;
 
 use self::part::{mark_of, open, parts};
 use self::world::{DATABASES, Goals, LOG, SharedWorld, World, lock};

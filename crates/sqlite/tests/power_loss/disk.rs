@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::trace::Call;
-use gesta_testkit::faulty::Random;
+use gesta_kit::faulty::Random;
 
 /// The smallest part of a write that survives as a whole.
 const SECTOR_BYTES: usize = 512;

@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 use common::{Author, Event, event, open, read_all, strace, verify};
 use disk::{Disk, Survivors};
 use gesta_core::backend::Backend;
+use gesta_kit::faulty::Random;
 use gesta_sql::verify::audit;
 use gesta_sqlite::{SqliteBackend, SqliteConfig, Synchronous};
-use gesta_testkit::faulty::Random;
 use trace::{Call, Step};
 
 /// Tells the child where to work, and how: `full` or `off`.

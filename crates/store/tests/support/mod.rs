@@ -11,9 +11,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use gesta_core::*;
+use gesta_kit::faulty::FaultyStore;
+pub use gesta_kit::faulty::World;
 use gesta_store::{Config, Store};
-use gesta_testkit::faulty::FaultyStore;
-pub use gesta_testkit::faulty::World;
 
 /// A process: a store, and the faults of its database.
 pub struct Process {

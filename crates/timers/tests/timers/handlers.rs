@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gesta_core::Error;
-use gesta_testkit::faulty::World;
+use gesta_kit::faulty::World;
 use gesta_timers::{Config, NewTimer, Phase, RunningTimers};
 use tokio::time::{Instant, sleep};
 

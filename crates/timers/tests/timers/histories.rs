@@ -15,8 +15,8 @@ use gesta_core::{
     EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, LogId, ReadStream,
     RecordedEvent, StreamId, Timestamp, log_of,
 };
-use gesta_testkit::depth;
-use gesta_testkit::faulty::{Answers, Random, RandomFaults, World};
+use gesta_kit::depth;
+use gesta_kit::faulty::{Answers, Random, RandomFaults, World};
 use gesta_timers::{Config, NewTimer, RunningTimers};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};

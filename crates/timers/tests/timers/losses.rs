@@ -8,7 +8,7 @@ use gesta_core::{
     Append, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, LogId, ReadStream,
     RecordedEvent, SetStreamMetadata, StreamId, StreamMetadata,
 };
-use gesta_testkit::faulty::{Fault, World};
+use gesta_kit::faulty::{Fault, World};
 use gesta_timers::{Config, NewTimer, Phase};
 use tokio::time::sleep;
 

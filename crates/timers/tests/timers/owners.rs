@@ -6,8 +6,8 @@ use std::time::Duration;
 use gesta_core::{
     EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, LogId, ReadStream, StreamId,
 };
-use gesta_testkit::depth;
-use gesta_testkit::faulty::World;
+use gesta_kit::depth;
+use gesta_kit::faulty::World;
 use gesta_timers::{Config, NewTimer, Phase, RunningTimers};
 use tokio::time::{Instant, sleep};
 

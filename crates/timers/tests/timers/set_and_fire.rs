@@ -8,7 +8,7 @@ use gesta_core::{
     Append, ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision,
     ReadStream, StreamId, Timestamp,
 };
-use gesta_testkit::faulty::{RandomFaults, World};
+use gesta_kit::faulty::{RandomFaults, World};
 use gesta_timers::{Config, NewTimer, Phase, Timer, Timers};
 use tokio::time::sleep;
 

@@ -9,8 +9,8 @@ use gesta_core::{
     Append, Appended, Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision,
     ReadStream, Result, StreamId, StreamPage, Timestamp,
 };
-use gesta_testkit::faulty::{FaultyStore, World};
-use gesta_testkit::{Outer, Wrapper};
+use gesta_kit::faulty::{FaultyStore, World};
+use gesta_kit::{Outer, Wrapper};
 use gesta_timers::{Config, RunningTimers, Timer, Timers};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -181,7 +181,7 @@ pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 pub(crate) async fn count_of(world: &Arc<World>, stream: &str) -> usize {
     let stream = StreamId::new(stream).unwrap();
-    let is_it = |event: &&gesta_testkit::faulty::StoredEvent| event.event.stream == stream;
+    let is_it = |event: &&gesta_kit::faulty::StoredEvent| event.event.stream == stream;
     world.stored().iter().filter(is_it).count()
 }
 

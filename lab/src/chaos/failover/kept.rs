@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use gesta_core::{Checkpoint, Incarnation};
-use gesta_testkit::history;
+use gesta_kit::history;
 
 use super::fault::FailoverFault;
 use super::probe::Probe;

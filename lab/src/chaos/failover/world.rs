@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use gesta_core::{EventStore, Incarnation};
-use gesta_pgtest::{Patroni, PatroniConfig, Replication, free_address};
+use gesta_rig::{Patroni, PatroniConfig, Replication, free_address};
 use tempfile::TempDir;
 
 use super::probe::Probe;

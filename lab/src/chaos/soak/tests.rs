@@ -151,7 +151,7 @@ const HURT: [&str; 3] = ["database_cut", "database_freeze", "database_kill"];
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_is_cut_frozen_and_killed_under_load_and_keeps_its_word() {
     // Loud if PostgreSQL is not installed; a failure where `CI` is set.
-    if gesta_pgtest::shared().is_none() {
+    if gesta_rig::shared().is_none() {
         return;
     }
     let all_healed = |lines: &[Line]| {

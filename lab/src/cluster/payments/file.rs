@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use gesta_testkit::operations::{Action, Operation, SeatAnswer, SeatSeen, SeatState};
+use gesta_kit::operations::{Action, Operation, SeatAnswer, SeatSeen, SeatState};
 
 use super::book::{Book, Did, Seat};
 use super::users::{Command, Record, Reply, Saw};

@@ -9,8 +9,8 @@ use gesta_core::{
     AllPage, ContentType, ErrorKind, EventId, EventStore, EventType, LogId, Position, ReadAll,
     RecordedEvent, Revision, StreamId, Tags, Timestamp,
 };
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
-use gesta_testkit::{Outer, Wrapper};
 use prost::Message as _;
 use serde_json::json;
 use uuid::Uuid;

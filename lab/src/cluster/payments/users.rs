@@ -551,7 +551,7 @@ mod tests {
     /// Goal: a command that is never answered although the round is over is told as such.
     #[tokio::test]
     async fn a_command_that_nobody_answers_is_a_finding() {
-        let nobody = gesta_pgtest::free_address().unwrap();
+        let nobody = gesta_rig::free_address().unwrap();
         let common = Common::new(vec![nobody], 1, Duration::ZERO, Duration::ZERO, 7);
         let common = Arc::new(common);
         common.over.cancel();

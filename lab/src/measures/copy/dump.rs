@@ -21,7 +21,7 @@ pub(super) struct Dumped {
 
 /// Brings the store of one log to another database. The dump is not compressed, as it goes through a pipe.
 pub(super) async fn dump_and_restore(places: &Places) -> Result<Dumped> {
-    let Some(programs) = gesta_pgtest::find_binaries() else {
+    let Some(programs) = gesta_rig::find_binaries() else {
         return fail("pg_dump and pg_restore were not found beside a PostgreSQL server");
     };
     let begun = Instant::now();

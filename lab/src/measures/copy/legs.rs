@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gesta_copy::{Copy, Settings, Step};
-use gesta_pgtest::{Child, Output};
+use gesta_rig::{Child, Output};
 use serde::Deserialize;
 
 use super::CopyArgs;

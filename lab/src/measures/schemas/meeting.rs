@@ -316,7 +316,7 @@ mod tests {
     /// Goal: whoever comes at the same moment gets a number of its own, all hear the same, and nothing is left behind.
     #[tokio::test(flavor = "multi_thread")]
     async fn all_hear_the_same_and_nothing_is_left() {
-        let Some(server) = gesta_pgtest::shared() else {
+        let Some(server) = gesta_rig::shared() else {
             return;
         };
         let name = "all_hear_the_same";
@@ -344,7 +344,7 @@ mod tests {
     /// is told.
     #[tokio::test(flavor = "multi_thread")]
     async fn who_waits_in_vain_is_told() {
-        let Some(server) = gesta_pgtest::shared() else {
+        let Some(server) = gesta_rig::shared() else {
             return;
         };
         let (url, stop, name) = (server.url(), CancellationToken::new(), "in_vain");

@@ -21,10 +21,10 @@ fn parse(line: &str) -> TagsArgs {
 }
 
 /// A server, or none where PostgreSQL is not installed: then the test is skipped aloud, and fails in CI.
-fn server() -> Option<gesta_pgtest::Server> {
-    gesta_pgtest::find_binaries().or_else(|| {
+fn server() -> Option<gesta_rig::Server> {
+    gesta_rig::find_binaries().or_else(|| {
         // Says so, or fails.
-        let none = gesta_pgtest::Server::start().unwrap();
+        let none = gesta_rig::Server::start().unwrap();
         assert!(none.is_none());
         None
     })?;
@@ -139,7 +139,7 @@ async fn a_stopped_run_leaves_nothing_behind() {
 
 /// An event draws its number, a later one is committed first, readers look, then the first is committed. A look is so
 /// rare that the first is not given up before, however busy the machine is.
-async fn faults_after_a_late_commit(form: Form, server: &gesta_pgtest::Server) -> Vec<String> {
+async fn faults_after_a_late_commit(form: Form, server: &gesta_rig::Server) -> Vec<String> {
     let url = server.url();
     let args = parse("--events 2 --readers 1 --poll 1s");
     let watch = Watch::start(&url).await.unwrap();

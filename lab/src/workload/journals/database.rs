@@ -1,6 +1,6 @@
 //! Connections to the PostgreSQL schema of one journal: direct ones, and those of workers, through the delay.
 
-use gesta_pgtest::FaultProxy;
+use gesta_rig::FaultProxy;
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
 

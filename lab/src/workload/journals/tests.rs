@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// URL of a new database on the server that all tests share; its name begins so. `None` if PostgreSQL is missing.
 fn database(name: &str) -> Option<String> {
-    let server = gesta_pgtest::shared()?;
-    let name = format!("{name}_{}", gesta_pgtest::fresh_schema());
+    let server = gesta_rig::shared()?;
+    let name = format!("{name}_{}", gesta_rig::fresh_schema());
     Some(server.create_database(&name).unwrap())
 }
 

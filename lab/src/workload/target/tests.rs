@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use gesta_core::{Append, Result, *};
+use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
-use gesta_testkit::{Outer, Wrapper};
 use tokio_util::sync::CancellationToken;
 
 use super::{Events, Expected, GestaTarget, Load, PhaseRun, Target, check, run};

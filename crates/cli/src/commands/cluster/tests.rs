@@ -3,7 +3,7 @@
 use super::*;
 use gesta_core::Timestamp;
 use gesta_core::registry::{Generation, LeaseEpoch, Move, MoveReason, NodeId};
-use gesta_testkit::registry;
+use gesta_kit::registry;
 
 /// Two nodes; node 1 has log 0, node 2 log 1, and nobody log 2.
 fn look() -> Look {

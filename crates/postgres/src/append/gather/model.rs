@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 
 use gesta_core::backend::WriterEpoch;
 use gesta_core::{LogId, Position};
-use gesta_testkit::faulty::Random;
+use gesta_kit::faulty::Random;
 
 use super::{EVENTS_MAX, RowPlace, StatementPart};
 

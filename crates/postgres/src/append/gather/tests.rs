@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use gesta_testkit::depth;
-use gesta_testkit::faulty::Random;
+use gesta_kit::depth;
+use gesta_kit::faulty::Random;
 
 use super::model::{Answer, Database, Faults, RIVAL, TestBatch};
 use super::*;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use gesta_core::backend::{Backend, Batch, BatchOutcome, LogSlice, LogWriter, Purpose};
 use gesta_core::{Direction, Filter, LogId, Position, RecordedEvent, StreamId, log_of};
-use gesta_pgtest::{Server, shared};
 use gesta_postgres::PostgresBackend;
+use gesta_rig::{Server, shared};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 

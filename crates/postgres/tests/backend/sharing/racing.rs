@@ -7,10 +7,10 @@ use std::sync::Arc;
 use futures::future::join_all;
 use gesta_core::backend::{Backend, BatchOutcome, LoadRequest, LogWriter, Purpose};
 use gesta_core::{EventId, EventType, LogId, StreamId};
-use gesta_pgtest::shared;
+use gesta_kit::depth;
+use gesta_kit::faulty::Random;
 use gesta_postgres::PostgresBackend;
-use gesta_testkit::depth;
-use gesta_testkit::faulty::Random;
+use gesta_rig::shared;
 
 use super::process::{Hold, LOGS, Process, is_healthy, stream_of};
 use crate::common::{Author, Draft, draft, fresh_logs, open};

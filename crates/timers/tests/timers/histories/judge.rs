@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use gesta_core::{EventId, Position, RecordedEvent, StreamId, Timestamp};
-use gesta_testkit::faulty::World;
+use gesta_kit::faulty::World;
 
 use super::{DONE, ERROR, History, LEASE, SECOND};
 use crate::losses::REQUESTS;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use gesta_core::{
     EventId, Incarnation, LogId, Position, RecordedEvent, StreamId, Timestamp, log_of,
 };
-use gesta_testkit::history::{HistoryReport, Violation};
+use gesta_kit::history::{HistoryReport, Violation};
 
 use crate::chaos::failover::lossy::check::is_named;
 use crate::faults::record::Acknowledged;

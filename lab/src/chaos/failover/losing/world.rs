@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use gesta_pgtest::{Cluster, FaultProxy, Replication, free_address};
+use gesta_rig::{Cluster, FaultProxy, Replication, free_address};
 use tempfile::TempDir;
 
 use crate::cluster::load::Way;

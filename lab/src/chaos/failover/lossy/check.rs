@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Instant;
 
 use gesta_core::{Error, ErrorKind, EventId, Incarnation, Position, RecordedEvent};
-use gesta_testkit::history::{HistoryReport, Violation};
+use gesta_kit::history::{HistoryReport, Violation};
 
 use crate::faults::record::Acknowledged;
 use crate::workload::entities::tally::{Event, decoded};
