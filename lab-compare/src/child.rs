@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use gesta_lab::failure::{Context, Failure, Result, fail};
+use gesta_report::failure::{Context, Failure, Result, fail};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::ChildStdout;
 

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use gesta_lab::failure::{Result, fail};
-use gesta_lab::histogram::median;
-use gesta_lab::report::{Report, ReportArgs};
+use gesta_report::failure::{Result, fail};
+use gesta_report::histogram::median;
+use gesta_report::{Report, ReportArgs};
 use tokio_util::sync::CancellationToken;
 
 use crate::peer::{Measured, Peer, Round};

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use futures::{StreamExt, pin_mut};
-use gesta_lab::failure::{Context, Failure, Result, fail};
-use gesta_lab::histogram::Latencies;
-use gesta_lab::host::{CpuMeter, CpuUse};
-use gesta_lab::read_back::ReadBack;
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::histogram::Latencies;
+use gesta_report::host::{CpuMeter, CpuUse};
+use gesta_report::read_back::ReadBack;
 use gesta_lab::target::PhaseRun;
 use serde::{Deserialize, Serialize};
 

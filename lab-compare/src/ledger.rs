@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use gesta_lab::read_back::ReadBack;
+use gesta_report::read_back::ReadBack;
 
 /// Most findings that are told in words.
 const FINDINGS_MAX: usize = 10;

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         .expect("a runtime");
     let outcome = runtime.block_on(async {
         match cli.command {
-            Command::Run(args) => contest::run(&args, &gesta_lab::stop::on_interrupt()).await,
+            Command::Run(args) => contest::run(&args, &gesta_report::stop::on_interrupt()).await,
             Command::List => {
                 for peer in peers::all() {
                     println!("{:<24} {}", peer.name(), peer.title());

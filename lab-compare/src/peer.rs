@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use gesta_lab::failure::{Failure, Result, fail};
-use gesta_lab::read_back::ReadBack;
+use gesta_report::failure::{Failure, Result, fail};
+use gesta_report::read_back::ReadBack;
 use gesta_lab::sizes::Sizes;
 use gesta_lab::target::{self, Events, Load, Phase, Target};
 use serde::Serialize;

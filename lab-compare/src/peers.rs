@@ -8,7 +8,7 @@ mod pgbench;
 #[cfg(feature = "umadb")]
 mod umadb;
 
-use gesta_lab::failure::{Result, fail};
+use gesta_report::failure::{Result, fail};
 
 use crate::peer::Peer;
 

@@ -1,8 +1,8 @@
 //! The result of each peer, and what the report says of all: a finding, charts, one table, every figure.
 
-use gesta_lab::cells;
-use gesta_lab::read_back::ReadBack;
-use gesta_lab::report::{self, Chart, Report, Scale, Table, Unit, Whose};
+use gesta_report::cells;
+use gesta_report::read_back::ReadBack;
+use gesta_report::{Cell, Chart, Report, Scale, Table, Unit, Whose};
 use gesta_lab::target::Phase;
 
 use crate::peer::{About, Measured};
@@ -231,8 +231,8 @@ fn systems(cells: &[Cell], peers: &[PeerResult]) -> Table {
     for peer in peers {
         let rate = |cell: &Cell| match peer.phase(*cell) {
             Some(phase) => phase.events_per_second.into(),
-            None if !peer.valid => report::Cell::from(NO_RESULT),
-            None => report::Cell::Unknown,
+            None if !peer.valid => Cell::from(NO_RESULT),
+            None => Cell::Unknown,
         };
         let durability = match (peer.about.durability.as_str(), peer.comparable) {
             (durability, true) => durability.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gesta_lab::failure::{Context, Failure, Result, fail};
+use gesta_report::failure::{Context, Failure, Result, fail};
 use gesta_lab::store;
 use serde::Serialize;
 use tempfile::TempDir;
@@ -135,7 +135,7 @@ impl World {
                 .join(profile)
                 .join("gesta")
         };
-        let profile = gesta_lab::host::BUILD;
+        let profile = gesta_report::host::BUILD;
         let found = beside
             .into_iter()
             .chain([built(profile)])

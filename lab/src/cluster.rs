@@ -20,9 +20,9 @@ mod trace;
 use std::path::PathBuf;
 
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::Result;
 
 use self::nodes::{Conditions, Nodes};
-use crate::failure::Result;
 use crate::machine::child::{Program, ProgramArgs};
 
 /// A show to begin with.

@@ -22,8 +22,8 @@ pub(crate) mod writers;
 use clap::ValueEnum as _;
 use serde::Serialize;
 
-use crate::failure::{Result, fail};
-use crate::report::Report;
+use gesta_report::failure::{Result, fail};
+use gesta_report::Report;
 
 pub(crate) use current::CurrentStore;
 pub(crate) use inflict::{Strength, inflict};

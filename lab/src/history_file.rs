@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use gesta_kit::operations::{self, Operation};
 
-use crate::failure::{Context, Result};
+use gesta_report::failure::{Context, Result};
 
 /// Where the history of a run goes.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -22,7 +22,7 @@ impl HistoryArgs {
     pub(crate) fn create(&self) -> Result<HistoryFile> {
         let create = |path: &PathBuf| {
             let file = File::create(path).context(format!("the history {}", path.display()))?;
-            Ok::<_, crate::failure::Failure>(Arc::new(Mutex::new(BufWriter::new(file))))
+            Ok::<_, gesta_report::failure::Failure>(Arc::new(Mutex::new(BufWriter::new(file))))
         };
         let file = self.history.as_ref().map(create).transpose()?;
         Ok(HistoryFile { file })

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use gesta_kit::history::RunHistory;
 use gesta_kit::operations::{self, Action, Operation, Verdict};
+use gesta_report::failure::{Context, Result, fail};
 
-use crate::failure::{Context, Result, fail};
 use crate::reservation;
 
 /// Histories to judge.

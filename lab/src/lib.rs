@@ -19,29 +19,26 @@
 mod chaos;
 mod cluster;
 mod event_ids;
-pub mod failure;
 mod faults;
 mod history_file;
 mod judge;
 mod machine;
 mod measures;
-pub mod report;
 mod reservation;
-pub mod stop;
-mod units;
 mod workload;
 
-pub use gesta_load::{histogram, random};
-pub use machine::{host, network, store};
-pub use report::{page, read_back, results};
+pub use gesta_load::random;
+pub use machine::{network, store};
 pub use workload::{counters, sizes, target};
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use gesta_report::failure::Result;
+use gesta_report::{page, stop};
+
 use crate::chaos::{failover, soak, torture};
-use crate::failure::Result;
 use crate::measures::{
     append, catch_up, copy, decisions, latency, locking, projections, quick, recovery, scenario,
     schemas, shares, tags,

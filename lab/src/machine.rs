@@ -1,9 +1,7 @@
 //! What runs: programs, databases, and the ways to them.
 
 pub(crate) mod child;
-pub(crate) mod endpoint;
 pub(crate) mod grpc;
-pub mod host;
 pub(crate) mod http;
 pub mod network;
 pub(crate) mod postgres;

@@ -32,13 +32,13 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Failure, Result};
+use gesta_report::{Report, Table, Unit};
 
 use crate::event_ids::Run;
-use crate::failure::{Failure, Result};
 use crate::faults::name_of;
 use crate::machine::child::{Program, Server};
 use crate::machine::store::{self, NEW_SERVER};
-use crate::report::{Report, Table, Unit};
 use crate::workload::counters;
 use crate::workload::ladder;
 use crate::workload::watch::Watched;

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use gesta_kit::depth;
-use gesta_lab::report::{Cell, Report};
+use gesta_report::{Cell, Report};
 use support::histories;
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");

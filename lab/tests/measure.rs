@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gesta_lab::report::{Cell, Part, Report, Row, Table};
+use gesta_report::{Cell, Part, Report, Row, Table};
 
 /// How long a command is run again because the machine was too busy for it to show everything.
 const PATIENCE: Duration = Duration::from_secs(300);

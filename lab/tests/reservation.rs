@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gesta_lab::report::{Cell, Report};
+use gesta_report::{Cell, Report};
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
 /// No test waits longer for a load that is large enough.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use gesta_lab::report::{Cell, Report};
+use gesta_report::{Cell, Report};
 use tempfile::TempDir;
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");

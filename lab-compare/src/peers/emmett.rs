@@ -1,7 +1,7 @@
 //! Emmett: its PostgreSQL event store in one Node.js process, a connection for each worker.
 
 use async_trait::async_trait;
-use gesta_lab::failure::Result;
+use gesta_report::failure::Result;
 
 use crate::driver::Driver;
 use crate::peer::{About, Measured, Peer, Round};

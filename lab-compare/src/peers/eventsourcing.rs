@@ -2,7 +2,7 @@
 //! with threads.
 
 use async_trait::async_trait;
-use gesta_lab::failure::Result;
+use gesta_report::failure::Result;
 
 use crate::driver::Driver;
 use crate::peer::{About, Measured, Peer, Round};

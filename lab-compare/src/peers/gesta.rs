@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use gesta_lab::failure::Result;
+use gesta_report::failure::Result;
 use gesta_lab::target::{GestaTarget, Target};
 
 use crate::child::{Child, until_ready};
@@ -186,7 +186,7 @@ impl Peer for Gesta {
         let target = self.open(world).await?;
         let facts = self.target.insert(target).facts().await?;
         Ok(About {
-            version: gesta_lab::host::VERSION.into(),
+            version: gesta_report::host::VERSION.into(),
             engine: facts.engine,
             note: facts.note,
             durability: facts.durability,

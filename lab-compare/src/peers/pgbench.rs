@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use gesta_lab::failure::{Context, Failure, Result, fail};
-use gesta_lab::histogram::Latencies;
-use gesta_lab::host::{CpuMeter, CpuUse};
-use gesta_lab::read_back::ReadBack;
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::histogram::Latencies;
+use gesta_report::host::{CpuMeter, CpuUse};
+use gesta_report::read_back::ReadBack;
 use gesta_lab::target::PhaseRun;
 use tokio::time::Instant;
 

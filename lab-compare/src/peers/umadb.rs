@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use gesta_lab::failure::{Context, Result};
+use gesta_report::failure::{Context, Result};
 use gesta_lab::target::{Append, AppendError, Events, Session, Stored, Target, TargetFacts};
 use umadb_client::{AsyncUmaDbClient, UmaDbClient};
 use umadb_dcb::{
@@ -147,7 +147,7 @@ impl Target for UmaDbTarget {
     }
 
     async fn facts(&self) -> Result<TargetFacts> {
-        gesta_lab::failure::fail("the peer tells the facts")
+        gesta_report::failure::fail("the peer tells the facts")
     }
 
     async fn connect(&self) -> Result<Box<dyn Session>> {

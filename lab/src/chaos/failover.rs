@@ -23,16 +23,15 @@ use gesta_rig::Replication;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::Result;
+use gesta_report::{Report, ReportArgs, StoreFacts};
+use gesta_report::units;
 
 use self::fault::FailoverFault;
 use self::world::World;
-use crate::failure::Result;
 use crate::faults::{promises, wanted};
 use crate::machine::child::ProgramArgs;
-use crate::machine::store::StoreFacts;
 use crate::random::{Bag, Random};
-use crate::report::{Report, ReportArgs};
-use crate::units;
 
 /// How the standbys follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]

@@ -25,13 +25,13 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::args::SoakArgs;
+use gesta_report::failure::{Result, fail};
+use gesta_report::endpoint::{self, Endpoint};
+use gesta_report::Report;
 
 use self::run::soak;
-use crate::failure::{Result, fail};
 use crate::faults::{CurrentStore, Fault, World, wanted};
-use crate::machine::endpoint::{self, Endpoint};
 use crate::machine::store::{self, Opened};
-use crate::report::Report;
 
 /// The command. True if nothing was found wrong.
 pub(crate) async fn run(args: &SoakArgs, stop: &CancellationToken) -> Result<bool> {

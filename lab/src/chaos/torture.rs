@@ -10,9 +10,11 @@ use gesta_core::{AllFrom, RecordedEvent};
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::cells;
+use gesta_report::failure::{Context, Result, fail};
+use gesta_report::{Report, ReportArgs, Table, Unit};
+use gesta_report::units;
 
-use crate::cells;
-use crate::failure::{Context, Result, fail};
 use crate::faults::load::Load;
 use crate::faults::per_fault::PerFault;
 use crate::faults::record::COUNTED;
@@ -23,8 +25,6 @@ use crate::faults::{Fault, Strength, World, ask, inflict, promises};
 use crate::history_file::HistoryArgs;
 use crate::machine::child::ProgramArgs;
 use crate::random::{Bag, Random};
-use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::units;
 
 /// A store may need so long to come back.
 const BACK_WITHIN: Duration = Duration::from_secs(60);

@@ -16,6 +16,9 @@ use gesta_core::Checkpoint;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Result, fail};
+use gesta_report::{Report, ReportArgs, Table, Unit, causes};
+use gesta_report::units;
 
 use super::SizeArgs;
 use super::fault::{Field, LoadKind, NodeFault};
@@ -24,15 +27,12 @@ use super::nodes::{Conditions, Nodes};
 use super::owners::{Moves, Owners};
 use super::payments::{Counts, Payments, Users};
 use super::seats::Seats;
-use crate::failure::{Result, fail};
 use crate::faults::per_fault::{PerFault, lost_and_doubled};
 use crate::faults::promises;
 use crate::history_file::{HistoryArgs, HistoryFile};
 use crate::machine::child::{self, Program, ProgramArgs};
 use crate::random::{Bag, Random};
-use crate::report::{Report, ReportArgs, Table, Unit, causes};
 use crate::reservation::{Wrong, Wrongs};
-use crate::units;
 
 /// Pause of a writer between two appends.
 const PAUSE: Duration = Duration::from_millis(10);

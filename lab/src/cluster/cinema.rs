@@ -17,24 +17,24 @@ use gesta_core::{AllFrom, WAY_POINTS, uptime};
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::cells;
+use gesta_report::failure::Result;
+use gesta_report::histogram::{Percentiles, median, noise};
+use gesta_report::{Cell, Report, ReportArgs, Table, Unit};
+use gesta_report::units::{self, seconds};
 
 use super::SizeArgs;
 use super::nodes::{Conditions, Nodes, Ownership};
 use super::trace::Trace;
-use crate::cells;
 use crate::event_ids::Run;
-use crate::failure::Result;
 use crate::faults::name_of;
-use crate::histogram::{Percentiles, median, noise};
 use crate::machine::child::Program;
 use crate::machine::processes::Tree;
 use crate::machine::store;
-use crate::report::{Cell, Report, ReportArgs, Table, Unit};
 use crate::reservation::{
     self, Arrival, CONNECTIONS, Drive, Generator, Ladder, Ledger, Phase, Routes, SEATS, STOP_P99,
     Scenario, Script, Shows, Step, To, Verdict, users_for,
 };
-use crate::units::{self, seconds};
 use crate::workload::counters;
 use crate::workload::ladder::Steps;
 use crate::workload::watch::Watched;

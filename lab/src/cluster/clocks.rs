@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use gesta_core::{Clock as _, SystemClock, Timestamp};
 use gesta_rig::FakeClock;
+use gesta_report::failure::{Failure, Result, fail};
 
-use crate::failure::{Failure, Result, fail};
 use crate::machine::child::Program;
 
 /// A setting is seen within this time: the file is read once a second.

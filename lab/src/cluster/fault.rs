@@ -9,13 +9,13 @@ use gesta_rig::{FakeClock, FaultProxy};
 use hyper::Method;
 use nix::sys::signal::Signal;
 use serde::Serialize;
+use gesta_report::failure::{Result, blocking, fail};
 
 use super::clocks::Setting;
 use super::load::Prober;
 use super::nodes::{Conditions, Nodes};
 use super::owners::Owners;
 use super::{SizeArgs, payments};
-use crate::failure::{Result, blocking, fail};
 use crate::faults::name_of;
 use crate::machine::http::Connection;
 use crate::random::Random;

@@ -12,9 +12,9 @@ use gesta_core::{
     LogId, StreamId, log_of,
 };
 use gesta_kit::{Outer, Wrapper};
+use gesta_report::failure::{Context, Result};
 
 use crate::event_ids::Run;
-use crate::failure::{Context, Result};
 use crate::faults::record::Record;
 use crate::faults::tails::Manner;
 use crate::faults::writers::Claims;

@@ -8,12 +8,12 @@ use futures::future::{join_all, try_join_all};
 use gesta_rig::{FaultProxy, free_address};
 use serde::Serialize;
 use tempfile::TempDir;
+use gesta_report::failure::{Result, fail};
 
 use super::SizeArgs;
 use super::clocks::{Clock, ClockReadings};
 use super::load::Way;
 use super::paths::Paths;
-use crate::failure::{Result, fail};
 use crate::machine::child::{Program, Server};
 use crate::machine::{postgres, store};
 

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use gesta_core::LogId;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Failure, Result, fail};
 
 use super::SizeArgs;
 use super::nodes::Nodes;
-use crate::failure::{Failure, Result, fail};
 use crate::machine::postgres;
 
 /// How often the tables are read.

@@ -13,7 +13,7 @@ use gesta_rig::{FaultProxy, procfs};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::failure::{Context, Result};
+use gesta_report::failure::{Context, Result};
 
 /// The paths to a node, and from it to its databases. Dropping it cuts all of them.
 pub(crate) struct Paths {

@@ -23,12 +23,12 @@ use std::time::{Duration, Instant};
 use gesta_core::{AllFrom, Clock as _, EventStore, ReadAll, SystemClock};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use gesta_report::failure::{Context as _, Failure, Result, fail};
 
 use self::book::{Book, Seen};
 use self::judge::Terms;
 use self::users::{Common, Record, Reply, User};
 use super::clocks::ClockReadings;
-use crate::failure::{Context as _, Failure, Result, fail};
 use crate::history_file::HistoryFile;
 use crate::machine::store::{self, Opened};
 use crate::reservation::{Wrong, Wrongs};

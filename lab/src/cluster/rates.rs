@@ -14,17 +14,17 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::cells;
+use gesta_report::failure::{Result, fail};
+use gesta_report::histogram::{median, noise};
+use gesta_report::host::busy_of;
+use gesta_report::{Cell, Report, ReportArgs, Table, Unit};
+use gesta_report::units;
 
 use super::SizeArgs;
 use super::nodes::{Conditions, Nodes};
-use crate::cells;
-use crate::failure::{Result, fail};
-use crate::histogram::{median, noise};
 use crate::machine::child::{Program, ProgramArgs};
-use crate::machine::host::busy_of;
 use crate::machine::processes::Tree;
-use crate::report::{Cell, Report, ReportArgs, Table, Unit};
-use crate::units;
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{
     self, Beside, Events, Expected, GestaTarget, Load, Phase, Protocol, Target,

@@ -11,17 +11,17 @@ use gesta_core::LogId;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::cells;
+use gesta_report::failure::{Result, fail};
+use gesta_report::histogram::Latencies;
+use gesta_report::{Report, ReportArgs, Table, Unit};
+use gesta_report::units;
 
 use super::SizeArgs;
 use super::load::{Answered, Load, client};
 use super::nodes::{Conditions, Nodes};
 use super::owners::{Moved, Owners};
-use crate::cells;
-use crate::failure::{Result, fail};
-use crate::histogram::Latencies;
 use crate::machine::child::{Program, ProgramArgs};
-use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::units;
 
 /// Moves of a rolling restart of three nodes with 16 logs: each log leaves its node when that one stops, and the first
 /// and the last node get their share back.

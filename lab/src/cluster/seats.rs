@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use gesta_core::AllFrom;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Result, fail};
 
 use crate::event_ids::Run;
-use crate::failure::{Context, Result, fail};
 use crate::history_file::HistoryFile;
 use crate::machine::store::{self, Opened};
 use crate::reservation::{

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use gesta_core::WAY_POINTS;
 
-use crate::cells;
-use crate::failure::Result;
-use crate::histogram::{Latencies, Percentiles};
-use crate::report::{Table, Unit};
+use gesta_report::cells;
+use gesta_report::failure::Result;
+use gesta_report::histogram::{Latencies, Percentiles};
+use gesta_report::{Table, Unit};
 
 /// The legs of a way that is complete, by the points at which they end, and what happens on them.
 const LEGS: [(&str, &str); 8] = [

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use gesta_core::{AllFrom, Append, Appended, Checkpoint, Error, ReadAll, RecordedEvent};
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Failure, Result, fail};
 
 use super::CurrentStore;
-use crate::failure::{Failure, Result, fail};
 
 /// Pause before an attempt is made again.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);

@@ -4,8 +4,8 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use gesta_core::EventStore;
+use gesta_report::failure::{Result, fail};
 
-use crate::failure::{Result, fail};
 use crate::machine::store;
 
 /// A store that can be closed and opened again while others use it.

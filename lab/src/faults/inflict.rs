@@ -8,10 +8,10 @@ use gesta_rig::{FaultProxy, LoseReply};
 use nix::sys::signal::Signal;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Failure, Result, fail};
 
 use super::Fault;
 use super::world::{ANSWER_TIMEOUT, Link, World};
-use crate::failure::{Context, Failure, Result, fail};
 use crate::machine::child::Server;
 use crate::machine::postgres;
 use crate::random::Random;

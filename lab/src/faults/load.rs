@@ -10,13 +10,13 @@ use gesta_kit::history::{self, TailerId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Result, fail};
 
 use super::record::{Record, Tailed};
 use super::tails::{Manner, Sink, Tail};
 use super::writers::{Claims, Writer};
 use super::{CurrentStore, ask};
 use crate::event_ids::Run;
-use crate::failure::{Result, fail};
 use crate::history_file::HistoryFile;
 use crate::random::Random;
 

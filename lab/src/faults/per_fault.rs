@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use gesta_kit::history::{self, Violation};
 use serde::Serialize;
+use gesta_report::histogram::Latencies;
+use gesta_report::{Cell, Table, Unit};
 
 use super::name_of;
-use crate::histogram::Latencies;
-use crate::report::{Cell, Table, Unit};
 
 /// How many events were lost, and how many were doubled.
 pub(crate) fn lost_and_doubled(verdict: &history::HistoryReport) -> [u64; 2] {

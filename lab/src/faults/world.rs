@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use gesta_rig::FaultProxy;
 use tempfile::TempDir;
+use gesta_report::failure::{Context, Result, blocking, fail};
 
 use super::CurrentStore;
-use crate::failure::{Context, Result, blocking, fail};
 use crate::machine::child::{self, Server};
 use crate::machine::postgres;
 use crate::machine::store;

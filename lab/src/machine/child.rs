@@ -12,8 +12,8 @@ use gesta_core::{Clock as _, SystemClock, Timestamp};
 use gesta_rig::{Child, Output, free_address};
 use hyper::Method;
 use nix::sys::signal::Signal;
+use gesta_report::failure::{Context, Failure, Result, fail};
 
-use crate::failure::{Context, Failure, Result, fail};
 use crate::machine::http::Connection;
 
 const READY_PATH: &str = "/health/ready";

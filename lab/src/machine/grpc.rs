@@ -17,7 +17,7 @@ use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-use crate::failure::{Context, Result, fail};
+use gesta_report::failure::{Context, Result, fail};
 
 /// The services.
 pub(crate) const STREAMS: &str = "event_store.client.streams.Streams";

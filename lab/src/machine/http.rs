@@ -8,8 +8,8 @@ use hyper::body::Incoming;
 use hyper::http::request::Builder;
 use hyper::{Method, Request, Response};
 use tokio::net::TcpStream;
+use gesta_report::failure::{Context, Failure, Result, fail};
 
-use crate::failure::{Context, Failure, Result, fail};
 use crate::machine::store;
 
 /// A connection. Whoever drops it closes it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gesta_rig::FaultProxy;
 use serde::Serialize;
 
-use crate::units;
+use gesta_report::units;
 
 /// A way.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

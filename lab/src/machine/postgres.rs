@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tokio_postgres::{Client, NoTls};
 
-use crate::failure::{Context, Result};
-use crate::machine::endpoint;
+use gesta_report::failure::{Context, Result};
+use gesta_report::endpoint;
 
 /// Settings that bear on the figures.
 const SETTINGS: &[&str] = &[

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use gesta_core::{Checkpoint, EventStore, Place};
 use gesta_rig::FaultProxy;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::endpoint::{self, Endpoint};
+use gesta_report::{StoreFacts, units};
 
-use crate::failure::{Context, Failure, Result, fail};
-use crate::machine::endpoint::{self, Endpoint};
 use crate::machine::network::{Network, WeatherArgs};
 use crate::machine::postgres;
-use crate::units;
 
 /// Stands for a server that is started for this run.
 pub(crate) const NEW_SERVER: &str = "postgres:new";
@@ -39,28 +39,6 @@ impl StoreArgs {
     pub(crate) fn network(&self) -> Network {
         self.weather.over(self.rtt)
     }
-}
-
-/// What is known about a store.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StoreFacts {
-    /// Its URL without the password.
-    pub url: String,
-    /// Kind of store.
-    pub backend: String,
-    /// The database and its version.
-    pub engine: String,
-    /// `full`, `weakened` or `none`.
-    pub durability: String,
-    /// The settings behind it.
-    pub durability_detail: String,
-    /// Number of logs.
-    pub logs: u16,
-    /// Injected round trip.
-    pub round_trip_ms: f64,
-    /// Settings of the database that bear on the figures.
-    pub settings: BTreeMap<String, String>,
 }
 
 /// An open store.

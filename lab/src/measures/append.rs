@@ -16,15 +16,15 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Result, fail};
+use gesta_report::host::{CpuMeter, busy_of};
+use gesta_report::Unit;
+use gesta_report::numbers::{list, millis};
+use gesta_report::{Chart, Report, ReportArgs};
+use gesta_report::units;
 
-use crate::failure::{Result, fail};
 use crate::machine::child::{ProgramArgs, Server};
-use crate::machine::host::{CpuMeter, busy_of};
 use crate::machine::store::{self, StoreArgs};
-use crate::report::Unit;
-use crate::report::numbers::{list, millis};
-use crate::report::{Chart, Report, ReportArgs};
-use crate::units;
 use crate::workload::counters::{self, Stretch, Watch};
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{

@@ -11,14 +11,14 @@ use gesta_core::{Append, EventData, EventId, EventType, ExpectedRevision, Stream
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Result, fail};
+use gesta_report::histogram::median;
+use gesta_report::read_back::ReadBack;
+use gesta_report::{Report, ReportArgs, Table, Unit};
+use gesta_report::units::{self, grouped};
 
-use crate::failure::{Result, fail};
-use crate::histogram::median;
 use crate::machine::child::{ProgramArgs, Server};
 use crate::machine::store::{self, NEW_SERVER};
-use crate::report::read_back::ReadBack;
-use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::units::{self, grouped};
 use crate::workload::read::{self, Answer};
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{Events, GestaTarget, Target as _};

@@ -19,15 +19,15 @@ use gesta_core::EventStore;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Failure, Result};
+use gesta_report::{Report, ReportArgs, Table, Unit};
+use gesta_report::units::{self, grouped};
 
 use crate::cluster::SizeArgs;
 use crate::cluster::nodes::{Conditions, Nodes};
 use crate::event_ids::Run;
-use crate::failure::{Failure, Result};
 use crate::machine::child::{Program, ProgramArgs};
 use crate::machine::store::{self, NEW_SERVER};
-use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::units::{self, grouped};
 
 use ways::{Measured, Way};
 

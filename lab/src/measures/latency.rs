@@ -14,16 +14,16 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::cells;
+use gesta_report::failure::{Context, Result, fail};
+use gesta_report::histogram::{ends, median};
+use gesta_report::numbers::{list, millis, percent, times};
+use gesta_report::read_back::ReadBack;
+use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit, Whose};
+use gesta_report::units;
 
-use crate::cells;
-use crate::failure::{Context, Result, fail};
-use crate::histogram::{ends, median};
 use crate::machine::network::{Network, WeatherArgs};
 use crate::machine::store;
-use crate::report::numbers::{list, millis, percent, times};
-use crate::report::read_back::ReadBack;
-use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, Whose};
-use crate::units;
 use crate::workload::journals;
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{self, Events, GestaTarget, Load, Phase, Target};
@@ -415,7 +415,7 @@ const PLACE: [(&str, Unit); 3] = [
     ("round trip", Unit::Millis),
 ];
 
-fn place_cells(at: &Distance) -> Vec<crate::report::Cell> {
+fn place_cells(at: &Distance) -> Vec<gesta_report::Cell> {
     cells![at.workers, at.events, at.round_trip_ms()]
 }
 

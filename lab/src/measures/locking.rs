@@ -13,12 +13,12 @@ use gesta::entity::{Config, Context, Decider, Entities};
 use gesta_core::{ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::Result;
+use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit, numbers};
+use gesta_report::units::{self, grouped};
 
 use crate::event_ids::Run;
-use crate::failure::Result;
 use crate::machine::store::{self, StoreArgs};
-use crate::report::{Chart, Report, ReportArgs, Scale, Table, Unit, numbers};
-use crate::units::{self, grouped};
 use crate::workload::entities::calls::{Calls, drive};
 use crate::workload::entities::start;
 use crate::workload::entities::tally::{AnswersGiven, Command, Event, Tally, decoded, read_stream};

@@ -22,11 +22,11 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Result, fail};
+use gesta_report::{Report, ReportArgs, Table, Unit};
+use gesta_report::units::{self, grouped};
 
-use crate::failure::{Result, fail};
 use crate::machine::store::{self, NEW_SERVER};
-use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::units::{self, grouped};
 
 use catch_up::Built;
 use live::Shown;

@@ -17,11 +17,11 @@ use gesta_load::schedule::{Drive, Stretch, windows};
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Failure, Result};
+use gesta_report::page;
+use gesta_report::{Report, Unit};
 
-use crate::failure::{Failure, Result};
 use crate::machine::processes::Tree;
-use crate::report::page;
-use crate::report::{Report, Unit};
 use crate::reservation::{HEAD_START, alone};
 use crate::workload::ladder::Reached;
 use crate::workload::watch::{Sampled, Watched, sample};

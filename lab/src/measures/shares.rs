@@ -21,14 +21,14 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context as _, Result, fail};
+use gesta_report::histogram::Latencies;
+use gesta_report::{Report, ReportArgs, Table, Unit};
+use gesta_report::units;
 
-use crate::failure::{Context as _, Result, fail};
-use crate::histogram::Latencies;
 use crate::machine::child::{Program, ProgramArgs, Server};
 use crate::machine::http::Connection;
 use crate::measures::shares::takers::{Taken, Takers, take_until_told};
-use crate::report::{Report, ReportArgs, Table, Unit};
-use crate::units;
 
 /// Users beside the one who takes.
 const NINE: usize = 9;

@@ -26,12 +26,12 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Result, fail};
+use gesta_report::endpoint::Endpoint;
+use gesta_report::{Report, ReportArgs};
+use gesta_report::units::{self, grouped};
 
-use crate::failure::{Context, Result, fail};
-use crate::machine::endpoint::Endpoint;
 use crate::machine::store;
-use crate::report::{Report, ReportArgs};
-use crate::units::{self, grouped};
 use crate::workload::counters::{Spent, Watch};
 
 use gesta::Gesta;

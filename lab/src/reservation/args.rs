@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
+use gesta_report::failure::{Result, fail};
+use gesta_report::endpoint::Endpoint;
+use gesta_report::ReportArgs;
+use gesta_report::numbers::millis;
+use gesta_report::units::{self, maybe_seconds, seconds};
 
 use super::generator::{Drive, Phase};
 use super::model::SEATS_MAX;
 use super::script::Scenario;
-use crate::failure::{Result, fail};
-use crate::machine::endpoint::Endpoint;
 use crate::machine::processes::Tree;
-use crate::report::ReportArgs;
-use crate::report::numbers::millis;
-use crate::units::{self, maybe_seconds, seconds};
 use crate::workload::ladder::Steps;
 
 /// Seconds between two requests of a user of the open loop.

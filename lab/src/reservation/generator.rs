@@ -19,13 +19,13 @@ use gesta_load::schedule::{self, Stretch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Failure, Result, fail};
 
 use super::ledger::Ledger;
 use super::measure::PhaseResult;
 use super::model::{Answer, Call, Op, Outcome, Shows};
 use super::routes::{Arrival, Routes};
 use super::script::{Script, User};
-use crate::failure::{Failure, Result, fail};
 use crate::machine::http::Connection;
 use crate::random::Random;
 

@@ -10,6 +10,9 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Result, fail};
+use gesta_report::histogram::Latencies;
+use gesta_report::{Report, ReportArgs, Table, Unit, StoreFacts};
 
 use super::generator::{Drive, Generator, Phase, windows};
 use super::ledger::Ledger;
@@ -17,13 +20,10 @@ use super::model::{SEATS_MAX, Shows};
 use super::script::{Scenario, Script};
 use super::verdict::Verdict;
 use crate::event_ids::Run;
-use crate::failure::{Result, fail};
 use crate::faults::world::DatabaseKind;
-use crate::histogram::Latencies;
 use crate::machine::child::{Program, Server};
-use crate::machine::store::{self, StoreFacts};
+use crate::machine::store;
 use crate::random::Random;
-use crate::report::{Report, ReportArgs, Table, Unit};
 
 /// The load must get going this soon after a restart.
 const GOING_WITHIN: Duration = Duration::from_secs(60);

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gesta_report::histogram::{Latencies, Percentiles};
+
 use super::model::{Call, Outcome};
 use super::routes::Arrival;
-use crate::histogram::{Latencies, Percentiles};
 
 /// Length of a slot of the time line.
 const SLOT: Duration = Duration::from_millis(100);

@@ -4,13 +4,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Result, fail};
+use gesta_report::{Report, Table, Unit};
 
 use super::args::ReservationArgs;
 use super::generator::{Generator, Phase};
 use super::model::{Call, Outcome};
 use super::step::{self, Step};
-use crate::failure::{Result, fail};
-use crate::report::{Report, Table, Unit};
 use crate::workload::watch::Watched;
 
 /// Connections: enough for the server's queue to be the limit, not they.

@@ -1,9 +1,10 @@
 //! The published steps of the reference application, and the steps of this run beside them.
 
+use gesta_report::cells;
+use gesta_report::{Cell, Chart, Report, Scale, Table, Unit, Whose};
+
 use super::generator::Drive;
 use super::step::Step;
-use crate::cells;
-use crate::report::{Cell, Chart, Report, Scale, Table, Unit, Whose};
 
 /// The table of both.
 const TITLE: &str = "p99 at each rate that a schedule offered, published [A] and here";

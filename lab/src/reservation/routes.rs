@@ -1,9 +1,9 @@
 //! To which server a request goes, and whether that is the node that owns the show.
 
 use gesta_core::{StreamId, log_of};
+use gesta_report::failure::{Result, fail};
 
 use super::model::Shows;
-use crate::failure::{Result, fail};
 
 /// Which server a user asks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use gesta_report::cells;
+use gesta_report::histogram::Percentiles;
+use gesta_report::{Cell, Report, Table, Unit};
 
 use super::generator::{Drive, Generator, Phase, windows};
 use super::measure::PhaseResult;
 use super::model::{Call, Outcome};
-use crate::cells;
-use crate::histogram::Percentiles;
-use crate::report::{Cell, Report, Table, Unit};
 use crate::workload::counters::{self, DatabaseFigures, Stretch, Watch};
 use crate::workload::ladder::Reached;
 use crate::workload::watch::{Sampled, Watched, sample};

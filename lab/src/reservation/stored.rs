@@ -12,10 +12,10 @@ use std::time::Duration;
 use gesta_core::{AllFrom, EventStore, RecordedEvent};
 use prost::Message as _;
 use uuid::Uuid;
+use gesta_report::failure::{Context, Result};
 
 use super::ledger::{Existence, Ledger, What};
 use super::verdict::{Wrong, Wrongs};
-use crate::failure::{Context, Result};
 use crate::faults::{CurrentStore, ask};
 
 /// How long the store may be unavailable.

@@ -5,15 +5,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gesta_core::{AllFrom, EventStore};
+use gesta_report::failure::Result;
+use gesta_report::Report;
+use gesta_report::read_back::ReadBack;
 
 use super::generator::Generator;
 use super::history;
 use super::ledger::Ledger;
 use super::model::{Call, Op};
 use super::stored;
-use crate::failure::Result;
-use crate::report::Report;
-use crate::report::read_back::ReadBack;
 
 /// Most findings of a kind that are told in words.
 const FINDINGS_MAX: usize = 10;

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Client;
+use gesta_report::failure::{Context, Result};
+use gesta_report::{Report, Table, Unit};
 
-use crate::failure::{Context, Result};
 use crate::machine::postgres;
-use crate::report::{Report, Table, Unit};
 
 /// How long a backend may keep its counters to itself (`PGSTAT_IDLE_INTERVAL`), and a bit.
 const COUNTERS_LATE: Duration = Duration::from_millis(11_000);
@@ -402,7 +402,7 @@ pub(crate) fn tell(report: &mut Report, one: &str, stretches: &[Stretch<'_>], me
 /// # Errors
 /// It cannot be reached.
 pub(crate) async fn watch(url: &str) -> Result<Option<Watch>> {
-    let endpoint = crate::machine::endpoint::Endpoint::parse(url);
+    let endpoint = gesta_report::endpoint::Endpoint::parse(url);
     match endpoint.is_some_and(|endpoint| endpoint.is_postgres()) {
         true => Watch::start(url).await.map(Some),
         false => Ok(None),
@@ -508,7 +508,7 @@ mod tests {
         let numbers = |table| {
             row(table)
                 .iter()
-                .map(crate::report::Cell::number)
+                .map(gesta_report::Cell::number)
                 .collect::<Vec<_>>()
         };
         // 200 ms of work a second; 0.2 statements, 0.2 ms and 200 bytes for each event.

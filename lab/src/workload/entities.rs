@@ -9,7 +9,7 @@ use std::sync::Arc;
 use gesta::entity::{Builder, Config, Entities, EntityType, JsonEvents, Snapshots};
 use gesta_core::OwnerStore;
 
-use crate::failure::Result;
+use gesta_report::failure::Result;
 
 use tally::{Event, Tally};
 

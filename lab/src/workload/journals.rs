@@ -31,8 +31,9 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::failure::{Result, fail};
-use crate::machine::endpoint::Endpoint;
+use gesta_report::failure::{Result, fail};
+use gesta_report::endpoint::Endpoint;
+
 use crate::machine::network::Network;
 use crate::workload::target::Target;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::report::numbers::{count, millis};
+use gesta_report::numbers::{count, millis};
 
 /// A step of which less than this share was carried out has not kept up.
 const KEPT_UP: f64 = 0.97;

@@ -13,8 +13,8 @@ use gesta_core::{
 };
 use http_body_util::BodyExt as _;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Result, fail};
 
-use crate::failure::{Context, Result, fail};
 use crate::faults::{CurrentStore, ask};
 use crate::machine::http::Connection;
 use crate::machine::postgres;

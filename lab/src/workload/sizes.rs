@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use serde::Serialize;
+use gesta_report::failure::{Context, Result, fail};
 
-use crate::failure::{Context, Result, fail};
 use crate::random::Random;
 
 /// Fewest bytes of an event: all that must be in it (`target::Events`).

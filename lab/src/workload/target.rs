@@ -20,7 +20,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::failure::Result;
+use gesta_report::failure::Result;
 
 pub use check::{Claims, check};
 pub use events::{Events, MARK_BYTES, NumberOf};

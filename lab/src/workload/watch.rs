@@ -7,8 +7,8 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use gesta_report::host::{CpuMeter, CpuUse};
 
-use crate::machine::host::{CpuMeter, CpuUse};
 use crate::machine::processes::Tree;
 use crate::workload::counters::{DatabaseFigures, Watch};
 

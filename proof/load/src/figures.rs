@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::histogram::{Latencies, Percentiles};
+use gesta_report::histogram::{Latencies, Percentiles};
 
 /// Most causes of trouble that are told apart.
 const CAUSES_MAX: usize = 200;

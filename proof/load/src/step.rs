@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use hyper::Method;
 use hyper::header::HeaderName;
+use gesta_report::units;
 
 use crate::check::{Capture, Checks, Origin, Statuses};
 use crate::document::{Item, Refusal, Result};
-use crate::duration;
 use crate::json::Path;
 use crate::template::{Json, Names, Slot, Template};
 
@@ -233,7 +233,7 @@ pub(crate) fn header_name(name: &str) -> std::result::Result<HeaderName, String>
 fn read_think(item: &Item<'_>) -> Result<(Duration, Duration)> {
     let parts = item.one_or_list()?;
     let times = parts.iter().map(|part| {
-        let time = duration::parse(part.text()?).map_err(|why| part.wrong(why))?;
+        let time = units::duration(part.text()?).map_err(|why| part.wrong(why))?;
         match time <= THINK_MAX {
             true => Ok(time),
             false => Err(part.refuse("must be an hour at most")),

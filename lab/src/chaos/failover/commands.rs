@@ -8,8 +8,8 @@ use gesta::entity::Entities;
 use gesta_core::EventStore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::Result;
 
-use crate::failure::Result;
 use crate::workload::entities::tally::{AnswersGiven, Command, Tally};
 
 /// Entities, and their callers.

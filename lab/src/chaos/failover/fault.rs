@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use serde::Serialize;
+use gesta_report::failure::{Result, blocking};
 
 use super::times::Hurt;
 use super::world::World;
-use crate::failure::{Result, blocking};
 use crate::faults::name_of;
 
 /// One kind of fault.

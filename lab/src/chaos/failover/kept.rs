@@ -4,21 +4,21 @@ use std::time::{Duration, Instant};
 
 use gesta_core::{Checkpoint, Incarnation};
 use gesta_kit::history;
+use gesta_report::cells;
+use gesta_report::failure::Result;
+use gesta_report::{Report, Table, Unit};
+use gesta_report::units::grouped;
 
 use super::fault::FailoverFault;
 use super::probe::Probe;
 use super::times::Times;
 use super::world::World;
 use super::{FailoverArgs, Found};
-use crate::cells;
 use crate::cluster::load::{Way, client};
-use crate::failure::Result;
 use crate::faults::load::Load;
 use crate::faults::per_fault::{PerFault, lost_and_doubled};
 use crate::faults::tails::Manner;
 use crate::faults::writers::Claims;
-use crate::report::{Report, Table, Unit};
-use crate::units::grouped;
 
 /// Pause of a writer between two appends.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -23,6 +23,9 @@ use gesta::entity::{Config, Entities};
 use gesta_core::{EventStore as _, Incarnation, LogId, StreamId};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::{Report, StoreFacts};
+use gesta_report::units::grouped;
 
 use self::groups::ConsumerGroups;
 use self::judge::{FailedOver, Stored};
@@ -32,16 +35,12 @@ use self::work::{Extent, Work};
 use self::world::{Operator, World};
 use super::{FailoverArgs, Found};
 use crate::cluster::load::{Way, client, connect};
-use crate::failure::{Context, Failure, Result, fail};
 use crate::faults::ask::until;
 use crate::faults::load::read_on;
 use crate::faults::per_fault::PerFault;
 use crate::faults::promises;
 use crate::faults::writers::work_stream;
-use crate::machine::store::StoreFacts;
 use crate::random::Random;
-use crate::report::Report;
-use crate::units::grouped;
 use crate::workload::entities::{self, tally::Tally};
 
 /// Streams with work for consumers.

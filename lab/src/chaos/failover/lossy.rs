@@ -10,16 +10,16 @@ mod work;
 use std::time::{Duration, Instant};
 
 use gesta::entity::{Config, Entities};
+use gesta_report::failure::{Result, blocking, fail};
+use gesta_report::Report;
+use gesta_report::units::grouped;
 
 use self::work::Work;
 use super::fault::FailoverFault;
 use super::world::World;
 use super::{FailoverArgs, Found};
-use crate::failure::{Result, blocking, fail};
 use crate::faults::per_fault::PerFault;
 use crate::machine::store::{self, Opened};
-use crate::report::Report;
-use crate::units::grouped;
 use crate::workload::entities;
 use crate::workload::entities::tally::Tally;
 

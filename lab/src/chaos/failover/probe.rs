@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
+use gesta_report::failure::Result;
 
-use crate::failure::Result;
 use crate::faults::ask::until;
 use crate::machine::postgres;
 

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use gesta_report::failure::{Failure, Result};
+
 use super::probe::Write;
-use crate::failure::{Failure, Result};
 
 /// When the primary was hurt, and how.
 #[derive(Debug, Clone, Copy)]

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use gesta_report::ReportArgs;
+use gesta_report::units::{self, seconds};
+
 use super::plan::{LANES, Plan};
 use crate::faults::{Fault, Strength};
 use crate::machine::store::StoreArgs;
-use crate::report::ReportArgs;
-use crate::units::{self, seconds};
 use crate::workload::target::Load;
 
 /// Hours of mixed load with faults, then the read-back.

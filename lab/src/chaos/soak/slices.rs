@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::cells;
+use gesta_report::cells;
+use gesta_report::histogram::{Percentiles, median};
+use gesta_report::{Cell, Chart, Scale, Table, Unit, causes};
+
 use crate::faults::per_fault::PerFault;
-use crate::histogram::{Percentiles, median};
-use crate::report::{Cell, Chart, Scale, Table, Unit, causes};
 use crate::workload::target::Phase;
 
 /// What happened in one slice.

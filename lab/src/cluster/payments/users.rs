@@ -15,9 +15,9 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+use gesta_report::failure::{Result, fail};
 
 use super::book::{Did, Seat};
-use crate::failure::{Result, fail};
 use crate::machine::http::Connection;
 use crate::random::Random;
 

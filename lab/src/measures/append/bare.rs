@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Result, fail};
+use gesta_report::host::CpuMeter;
+use gesta_report::read_back::ReadBack;
 
 use crate::event_ids::Run;
-use crate::failure::{Result, fail};
-use crate::machine::host::CpuMeter;
 use crate::random::Random;
-use crate::report::read_back::ReadBack;
 use crate::workload::sizes::Sizes;
 use crate::workload::target::{Events, GestaTarget, PhaseRun, Target as _};
 

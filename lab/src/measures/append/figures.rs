@@ -1,8 +1,9 @@
 //! What a run came to.
 
+use gesta_report::read_back::ReadBack;
+use gesta_report::{Report, Table, Unit, Whose};
+
 use crate::machine::store::Pipelines;
-use crate::report::read_back::ReadBack;
-use crate::report::{Report, Table, Unit, Whose};
 use crate::workload::counters::DatabaseFigures;
 use crate::workload::target::Phase;
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gesta_report::failure::{Context as _, Result};
+use gesta_report::histogram::median;
+use gesta_report::units::grouped;
+
 use super::bare;
 use super::figures::Run;
 use super::{Against, Lab, ROUNDS};
-use crate::failure::{Context as _, Result};
-use crate::histogram::median;
 use crate::machine::postgres;
-use crate::units::grouped;
 use crate::workload::target::{GestaTarget, Target as _};
 
 /// Part of its fair share that each of several servers must have, unless --floor says otherwise.

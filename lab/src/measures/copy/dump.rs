@@ -3,9 +3,10 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use gesta_report::failure::{Context, Result, fail};
+
 use super::legs::database_bytes;
 use super::places::Places;
-use crate::failure::{Context, Result, fail};
 use crate::machine::postgres;
 
 /// What it is called in tables.

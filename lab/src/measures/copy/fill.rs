@@ -9,8 +9,8 @@ use gesta_core::{
     Append, DeleteKind, DeleteStream, EventData, EventStore, EventType, ExpectedRevision,
     SetStreamMetadata, StreamId, StreamMetadata, Tag, Tags,
 };
+use gesta_report::failure::{Context, Result};
 
-use crate::failure::{Context, Result};
 use crate::machine::store;
 use crate::random::Random;
 

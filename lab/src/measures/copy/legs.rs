@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use gesta_copy::{Copy, Settings, Step};
 use gesta_rig::{Child, Output};
 use serde::Deserialize;
+use gesta_report::failure::{Context, Result, fail};
 
 use super::CopyArgs;
 use super::places::Places;
-use crate::failure::{Context, Result, fail};
 use crate::machine::postgres;
 use crate::random::Random;
 

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::failure::{Context, Result};
-use crate::machine::endpoint;
+use gesta_report::failure::{Context, Result};
+use gesta_report::endpoint;
+
 use crate::machine::postgres;
 
 /// What the names of all databases of the lab's copies begin with.

@@ -4,8 +4,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use gesta_core::{AllFrom, RecordedEvent};
+use gesta_report::failure::{Context, Result};
 
-use crate::failure::{Context, Result};
 use crate::faults::{CurrentStore, ask};
 use crate::machine::store;
 

@@ -9,12 +9,12 @@ use gesta_core::{
     AllFrom, Append, EventData, EventStore, EventType, ExpectedRevision, Query, RecordedEvent,
     StreamAppend, StreamId, Tag, Tags,
 };
+use gesta_report::failure::{Context, Result};
+use gesta_report::read_back::ReadBack;
 
 use super::Stores;
 use super::ways::{Measured, Way};
-use crate::failure::{Context, Result};
 use crate::faults::{CurrentStore, ask};
-use crate::report::read_back::ReadBack;
 
 /// Places of a course.
 pub(super) const PLACES: usize = 20;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Result, fail};
+use gesta_report::read_back::ReadBack;
 
-use crate::failure::{Context, Result, fail};
-use crate::report::read_back::ReadBack;
 use crate::workload::target::{self, Append, AppendError, Claims, Events, Session, Target};
 
 /// Times that the work is done on the clock.

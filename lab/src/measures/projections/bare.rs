@@ -6,9 +6,9 @@ use std::time::Instant;
 use gesta_core::{AllFrom, EventStore, ReadAll, RecordedEvent};
 use serde::Deserialize;
 use tokio_postgres::Client;
+use gesta_report::failure::{Context, Result};
 
 use super::places::Place;
-use crate::failure::{Context, Result};
 
 /// Rows of a statement and a transaction, as of a batch of a projection.
 const BATCH: u64 = 10_000;

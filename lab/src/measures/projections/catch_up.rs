@@ -7,15 +7,15 @@ use futures::StreamExt as _;
 use gesta_core::{Checkpoint, EventStore, Place as At};
 use gesta_projection::{Index, Projections, Target, View};
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Result};
+use gesta_report::histogram::median;
+use gesta_report::Report;
+use gesta_report::read_back::ReadBack;
+use gesta_report::units::grouped;
 
 use super::models::{Items, Types, appends};
 use super::places::Place;
 use super::{ProjectionsArgs, bare};
-use crate::failure::{Context, Result};
-use crate::histogram::median;
-use crate::report::Report;
-use crate::report::read_back::ReadBack;
-use crate::units::grouped;
 use crate::workload::read;
 
 /// Appends under way while the store is filled.

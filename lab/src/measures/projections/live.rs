@@ -7,14 +7,14 @@ use std::time::Instant;
 use gesta_core::{Place as At, Position};
 use gesta_projection::{Progress, Projections, Target};
 use tokio::sync::{mpsc, watch};
+use gesta_report::failure::{Context, Result, fail};
+use gesta_report::histogram::{Latencies, Percentiles};
+use gesta_report::Report;
 
 use super::ProjectionsArgs;
 use super::catch_up::{COUNTED, everything};
 use super::models::{Items, appends};
 use super::places::Place;
-use crate::failure::{Context, Result, fail};
-use crate::histogram::{Latencies, Percentiles};
-use crate::report::Report;
 
 /// How late an append was shown.
 #[derive(Debug)]

@@ -9,13 +9,13 @@ use futures::StreamExt as _;
 use gesta_core::EventStore;
 use gesta_projection::{BeginAt, Effects, Phase, Projections, Running};
 use gesta_projection_postgres::PostgresTarget;
+use gesta_report::failure::{Context, Result, fail};
+use gesta_report::Report;
 
 use super::ProjectionsArgs;
 use super::catch_up::everything;
 use super::models::{Performed, Tagged, burst};
 use super::places::Place;
-use crate::failure::{Context, Result, fail};
-use crate::report::Report;
 use crate::workload::counters::{Look, Watch};
 
 /// Numbers of projections that are compared; the published experiment had 35.

@@ -10,7 +10,7 @@ use gesta_core::{
 use gesta_projection::{ApplyError, Effect, View, columns};
 use serde::Deserialize;
 
-use crate::failure::Result;
+use gesta_report::failure::Result;
 
 /// Types of events.
 pub(super) const TYPES: u64 = 10;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use gesta_projection_postgres::{Options, PostgresTarget};
 use gesta_projection_sqlite::SqliteTarget;
+use gesta_report::failure::{Context, Result};
 
-use crate::failure::{Context, Result};
 use crate::machine::postgres;
 use crate::machine::store::{self, Opened};
 

@@ -1,6 +1,7 @@
 //! What the figures of `quick` mean, in words: how much to plan for, what the limit is, what else to know.
 
-use crate::units::grouped;
+use gesta_report::units::grouped;
+
 use crate::workload::target::Phase;
 
 /// A 99th percentile up to this is good.
@@ -163,8 +164,8 @@ fn two_digits(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::histogram::Percentiles;
-    use crate::machine::host::CpuUse;
+    use gesta_report::histogram::Percentiles;
+    use gesta_report::host::CpuUse;
 
     fn phase(connections: u32, rate: f64, p99: f64, machine: f64) -> Phase {
         Phase {

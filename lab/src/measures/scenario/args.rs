@@ -10,13 +10,13 @@ use gesta_load::figures::{Figures, Outcome};
 use gesta_load::schedule::Drive;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::endpoint::Endpoint;
+use gesta_report::ReportArgs;
+use gesta_report::numbers::millis;
+use gesta_report::units::{self, maybe_seconds, seconds};
 
-use crate::failure::{Context, Failure, Result, fail};
-use crate::machine::endpoint::Endpoint;
 use crate::machine::processes::Tree;
-use crate::report::ReportArgs;
-use crate::report::numbers::millis;
-use crate::units::{self, maybe_seconds, seconds};
 use crate::workload::ladder::Steps;
 
 /// Seconds between two requests of a user of the open loop who does not think.

@@ -2,10 +2,10 @@
 
 use gesta_load::figures::{Outcome, Trouble};
 use gesta_load::schedule::Drive;
+use gesta_report::numbers::{count, millis};
+use gesta_report::{Cell, Chart, Report, Scale, Table, Unit};
 
 use super::{ScenarioArgs, Step};
-use crate::report::numbers::{count, millis};
-use crate::report::{Cell, Chart, Report, Scale, Table, Unit};
 use crate::reservation::{LATENCY, latency_cells};
 use crate::workload::ladder;
 
@@ -107,7 +107,7 @@ fn of(step: &Step, outcome: Outcome) -> u64 {
 }
 
 fn table(steps: &[Step]) -> Table {
-    let p99 = |latencies: &crate::histogram::Latencies| latencies.percentiles().p99;
+    let p99 = |latencies: &gesta_report::histogram::Latencies| latencies.percentiles().p99;
     let table = Table::of(STEPS, steps)
         .column("step", Unit::Words, |step| &step.name)
         .column(OFFERED, Unit::Count, |step| match step.drive {

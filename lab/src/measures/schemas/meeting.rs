@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Result, fail};
 
-use crate::failure::{Context, Result, fail};
 use crate::machine::postgres;
 
 /// How often a process looks whether all are there.

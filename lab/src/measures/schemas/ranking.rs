@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gesta_report::histogram::{ends, median, noise};
+use gesta_report::numbers::{bytes, count, millis, percent, times};
+use gesta_report::{Chart, Report, Scale, Table, Unit, Whose, causes};
+
 use super::{COMPRESSION, Entry, P99_MS_MAX, Round};
-use crate::histogram::{ends, median, noise};
-use crate::report::numbers::{bytes, count, millis, percent, times};
-use crate::report::{Chart, Report, Scale, Table, Unit, Whose, causes};
 use crate::workload::counters::{self, Stretch};
 use crate::workload::sizes::Sizes;
 use crate::workload::target::Phase;

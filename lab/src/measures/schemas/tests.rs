@@ -1,8 +1,9 @@
 //! What a run says of schemas that are faster, slower, close, or no result.
 
+use gesta_report::histogram::Percentiles;
+use gesta_report::read_back::ReadBack;
+
 use super::*;
-use crate::histogram::Percentiles;
-use crate::report::read_back::ReadBack;
 
 fn phase(connections: u32, rate: f64, mean: f64, p99: f64) -> Phase {
     Phase {

@@ -24,8 +24,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::Child;
 use tokio::task::JoinSet;
 
-use crate::failure::{Context as _, Failure, Result};
-use crate::machine::host;
+use gesta_report::failure::{Context as _, Failure, Result};
+use gesta_report::host;
 
 /// What the one asks for: more than there is of each.
 const HELD: usize = 300;

@@ -11,13 +11,13 @@ use gesta_core::{
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::endpoint;
 
 use super::plan::{self, From, OTHERS, Plan};
 use super::readers::{ReaderState, Readers};
 use super::{Form, PAYLOAD, Settings, Subject, settle};
 use crate::event_ids::Run;
-use crate::failure::{Context, Failure, Result, fail};
-use crate::machine::endpoint;
 use crate::machine::store::{self, Opened};
 use crate::random::Random;
 use crate::workload::journals::Database;

@@ -15,12 +15,12 @@ use tokio::sync::watch;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::endpoint;
 
 use super::plan::{self, From, Plan};
 use super::readers::{ReaderState, Readers};
 use super::{Form, PAYLOAD, Settings, Subject, settle};
-use crate::failure::{Context, Failure, Result, fail};
-use crate::machine::endpoint;
 use crate::random::Random;
 use crate::workload::journals::Database;
 

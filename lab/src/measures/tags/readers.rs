@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Result, fail};
 
 use super::plan::{Delivered, From, Plan};
-use crate::failure::{Result, fail};
 
 /// How far the readers of a phase are.
 #[derive(Debug, Default)]

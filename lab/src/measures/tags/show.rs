@@ -1,8 +1,9 @@
 //! What a run says: which form costs the database how much, with few and many readers and older events.
 
+use gesta_report::numbers::{count, several};
+use gesta_report::{Chart, Report, Scale, Table, Unit, Whose};
+
 use super::{Form, FormResult};
-use crate::report::numbers::{count, several};
-use crate::report::{Chart, Report, Scale, Table, Unit, Whose};
 
 const FORMS: &str = "A burst of events for many readers by tag";
 const SWEEP: &str = "The same burst for other numbers of readers, without older events";
@@ -210,7 +211,7 @@ mod tests {
             "{report}"
         );
         let row = &report.tables().next().unwrap().rows[1];
-        let unknown = crate::report::Cell::Unknown;
+        let unknown = gesta_report::Cell::Unknown;
         assert_eq!((row.whose, &row.cells[3]), (Whose::Bad, &unknown));
         let other = result(Form::LikeBounded, 35, 9, None);
         assert!(!told(&[missed(Form::Gesta), other], &[]).valid);

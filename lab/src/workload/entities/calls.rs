@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::histogram::Latencies;
+use gesta_report::histogram::Latencies;
 
 /// What callers got.
 #[derive(Debug, Default)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use gesta::entity::{Config, Entities, Error};
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Result, fail};
 
 use super::calls::{Calls, drive};
 use super::tally::{Command, Tally};
-use crate::failure::{Result, fail};
 use crate::random::Random;
 
 /// Callers that make the population.

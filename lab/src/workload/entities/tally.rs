@@ -10,7 +10,7 @@ use gesta::entity::Decider;
 use gesta_core::{ErrorKind, EventStore, EventStoreExt, RecordedEvent};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Context, Result};
+use gesta_report::failure::{Context, Result};
 
 /// Count and digest of the events so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

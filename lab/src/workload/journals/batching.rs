@@ -12,12 +12,12 @@ use bytes::Bytes;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_postgres::{Client, Statement};
+use gesta_report::failure::Result;
 
 use super::database::Database;
 use super::inserts::JDBC;
 use super::journal::{Design, Tables};
 use super::rows::{Answer, millis, only, prepare, query, sequence, writer};
-use crate::failure::Result;
 use crate::workload::target::{Append, AppendError, Session};
 
 /// Appends that may wait.

@@ -3,8 +3,8 @@
 use gesta_rig::FaultProxy;
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
+use gesta_report::failure::{Context, Result};
 
-use crate::failure::{Context, Result};
 use crate::machine::network::Network;
 use crate::machine::postgres;
 use crate::machine::store;

@@ -11,11 +11,11 @@ use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
+use gesta_report::failure::Result;
 
 use super::database::Database;
 use super::journal::{Design, Tables};
 use super::rows::{Answer, command, prepare, query, version};
-use crate::failure::Result;
 use crate::workload::target::{Append, AppendError, Session};
 
 const BUNDLED: Tables = Tables {

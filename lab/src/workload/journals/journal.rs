@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio_postgres::{Client, Row};
+use gesta_report::failure::{Context, Result};
 
 use super::database::Database;
-use crate::failure::{Context, Result};
 use crate::machine::network::Network;
 use crate::machine::postgres;
 use crate::machine::store;

@@ -8,8 +8,8 @@ use gesta_core::{Clock, SystemClock};
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
+use gesta_report::failure::Result;
 
-use crate::failure::Result;
 use crate::workload::target::{Append, AppendError, Event};
 
 /// Result of an append.
@@ -95,7 +95,7 @@ pub(super) async fn command(client: &Client, command: &str) -> Answer<()> {
 /// What an error of a statement means for its append, if nothing else was stored in the same transaction before.
 pub(super) fn append_error(error: tokio_postgres::Error) -> AppendError {
     let Some(database) = error.as_db_error() else {
-        let failure = crate::failure::Failure::from(error);
+        let failure = gesta_report::failure::Failure::from(error);
         return AppendError::Unknown(failure.0);
     };
     let (code, message) = (database.code().code(), database.message());

@@ -5,10 +5,11 @@
 
 use std::collections::HashMap;
 
+use gesta_report::failure::Result;
+use gesta_report::read_back::ReadBack;
+
 use super::{Events, Stored, StoredAt, Target};
-use crate::failure::Result;
 use crate::random::Random;
-use crate::report::read_back::ReadBack;
 
 /// What was appended to streams, by the number of the stream.
 #[derive(Debug, Clone, Default)]

@@ -14,13 +14,13 @@ use gesta_core::{
 };
 use hyper::Method;
 use tokio::sync::Mutex;
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::endpoint::{self, Endpoint};
 
 use super::grpc::{self, Connections};
 use super::load::OUTCOME_UNKNOWN;
 use super::{Append, AppendError, Session, Stored, StoredAt, Target, TargetFacts, Whole};
-use crate::failure::{Context, Failure, Result, fail};
 use crate::faults::{CurrentStore, ask};
-use crate::machine::endpoint::{self, Endpoint};
 use crate::machine::http::Connection;
 use crate::machine::network::Network;
 use crate::machine::postgres;

@@ -21,10 +21,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::Response;
 use hyper::body::Incoming;
 use tokio::sync::Mutex;
+use gesta_report::failure::{Result, fail};
 
 use super::gesta::{Expected, Form};
 use super::{Append, AppendError, Event, Session};
-use crate::failure::{Result, fail};
 use crate::machine::grpc::{self, Calls, Messages, STREAMS, identifier, read};
 
 /// Calls that share a connection.

@@ -14,12 +14,12 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::histogram::{Latencies, Percentiles};
+use gesta_report::host::{CpuMeter, CpuUse};
+use gesta_report::{Cell, Unit, causes};
 
 use super::{Append, AppendError, Claims, Events, Session, Target};
-use crate::failure::{Context, Failure, Result, fail};
-use crate::histogram::{Latencies, Percentiles};
-use crate::machine::host::{CpuMeter, CpuUse};
-use crate::report::{Cell, Unit, causes};
 use crate::workload::counters::{DatabaseFigures, Watch};
 
 /// Pause before an append is tried again.
@@ -170,7 +170,7 @@ impl Phase {
     #[must_use]
     pub fn cells(&self) -> Vec<Cell> {
         let latency = Some(self.latency_ms).filter(|latency| latency.count > 0);
-        crate::cells![
+        gesta_report::cells![
             self.events_per_second,
             latency.map(|latency| latency.p50),
             latency.map(|latency| latency.p99),

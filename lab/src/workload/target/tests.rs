@@ -9,10 +9,10 @@ use gesta_core::{Append, Result, *};
 use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
 use tokio_util::sync::CancellationToken;
+use gesta_report::read_back::ReadBack;
 
 use super::{Events, Expected, GestaTarget, Load, PhaseRun, Target, check, run};
 use crate::faults::CurrentStore;
-use crate::report::read_back::ReadBack;
 use crate::workload::sizes::Sizes;
 
 /// What the store does to one append out of fifty.

@@ -13,12 +13,12 @@ use gesta_grpc::{frame, ids};
 use http_body_util::BodyExt as _;
 use http_body_util::channel::Channel;
 use tokio::task::JoinSet;
+use gesta_report::failure::{Context, Result, fail};
 
 use super::judge::{self, Given, Stored, Wanted};
 use super::subscribers::given;
 use super::world::Operator;
 use crate::cluster::load::{Way, connect};
-use crate::failure::{Context, Result, fail};
 use crate::machine::grpc::{self, GROUPS, Messages, identifier, read};
 use crate::random::Random;
 use crate::workload::entities::tally::read_stream;

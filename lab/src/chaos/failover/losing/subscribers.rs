@@ -14,11 +14,11 @@ use gesta_grpc::{frame, ids};
 use http_body_util::{BodyExt as _, Full};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use gesta_report::failure::{Result, fail};
 
 use super::judge::{self, Given, Stored, Wanted};
 use crate::chaos::failover::lossy::check::is_named;
 use crate::cluster::load::{Way, connect};
-use crate::failure::{Result, fail};
 use crate::machine::grpc::{self, Messages, STREAMS, identifier, read};
 
 /// Pause before a subscriber comes back.

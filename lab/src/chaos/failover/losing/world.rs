@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use gesta_rig::{Cluster, FaultProxy, Replication, free_address};
 use tempfile::TempDir;
+use gesta_report::failure::{Context, Result, blocking, fail};
 
 use crate::cluster::load::Way;
-use crate::failure::{Context, Result, blocking, fail};
 use crate::machine::child::{self, Program, Server};
 use crate::random::Random;
 

@@ -4,12 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use gesta_report::failure::{Result, fail};
+use gesta_core::{
+    AllFrom, Checkpoint, Error, EventStore as _, Filter, Incarnation, ReadAll, RecordedEvent,
+    Subscribe, SubscribeFrom, SubscribeTo,
+};
+
 use super::check::{self, Histories, Seen};
 use crate::chaos::failover::FailoverArgs;
 use crate::chaos::failover::commands::{CALLERS, Commands};
 use crate::chaos::failover::world::World;
 use crate::cluster::load::{Way, client, connect};
-use crate::failure::{Result, fail};
 use crate::faults::ask::until;
 use crate::faults::load::{Load, read_on};
 use crate::faults::tails::{Manner, Sink};
@@ -17,10 +22,6 @@ use crate::faults::writers::Claims;
 use crate::machine::store::Opened;
 use crate::workload::entities::tally::Tally;
 use gesta::entity::Entities;
-use gesta_core::{
-    AllFrom, Checkpoint, Error, EventStore as _, Filter, Incarnation, ReadAll, RecordedEvent,
-    Subscribe, SubscribeFrom, SubscribeTo,
-};
 
 /// Appends and commands that are answered between two steps of a round.
 const APPENDS: u64 = 200;

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use tokio_postgres::types::ToSql;
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Result};
+use gesta_report::read_back::ReadBack;
 
 use super::{Clocked, Places, Plan, Row};
-use crate::failure::{Context, Result};
 use crate::machine::postgres;
-use crate::report::read_back::ReadBack;
 use crate::workload::target::PhaseRun;
 
 pub(super) async fn measure(

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, params};
 use tokio_util::sync::CancellationToken;
+use gesta_report::failure::{Context, Result, fail};
+use gesta_report::read_back::ReadBack;
 
 use super::{Clocked, Places, Plan};
-use crate::failure::{Context, Result, fail};
-use crate::report::read_back::ReadBack;
 use crate::workload::target::PhaseRun;
 
 /// How often the log is copied into the file.

@@ -32,7 +32,7 @@ pub enum Unit {
 
 impl Unit {
     /// A label of an axis: short.
-    pub(crate) fn tick(self, value: f64) -> String {
+    pub fn tick(self, value: f64) -> String {
         match self {
             Unit::Count | Unit::Words => short(value),
             other => other.told(value),
@@ -40,7 +40,7 @@ impl Unit {
     }
 
     /// A value with its unit.
-    pub(crate) fn told(self, value: f64) -> String {
+    pub fn told(self, value: f64) -> String {
         match self {
             Unit::Count | Unit::Words => count(value),
             Unit::Millis => millis(value),
@@ -54,7 +54,7 @@ impl Unit {
 }
 
 /// A count or rate: `12,345`, `0.7`.
-pub(crate) fn count(value: f64) -> String {
+pub fn count(value: f64) -> String {
     if value.abs() >= 1e15 {
         return format!("{value:.1e}");
     }
@@ -90,7 +90,7 @@ fn scaled(value: f64, steps: &[(f64, f64, usize, &str)]) -> String {
 }
 
 /// `0.42 ms`, `5.3 ms`, `120 ms`, `1.2 s`.
-pub(crate) fn millis(value: f64) -> String {
+pub fn millis(value: f64) -> String {
     if value.abs() >= 999.5 {
         return seconds(value / 1_000.0);
     }
@@ -102,7 +102,7 @@ pub(crate) fn millis(value: f64) -> String {
 }
 
 /// `0.5 s`, `42 s`, `12 min`, `3.5 h`.
-pub(crate) fn seconds(value: f64) -> String {
+pub fn seconds(value: f64) -> String {
     let (long, short) = ([(5_400.0, 3_600.0, 1, "h"), (119.5, 60.0, 1, "min")], 1.0);
     let rest = [
         (19.95, short, 0, "s"),
@@ -113,7 +113,7 @@ pub(crate) fn seconds(value: f64) -> String {
 }
 
 /// `231 bytes`, `21.7 kB`, `1.5 GB`: powers of a thousand.
-pub(crate) fn bytes(value: f64) -> String {
+pub fn bytes(value: f64) -> String {
     let (large, giant) = ((999.5e3, 1e6, 1, "MB"), (999.5e6, 1e9, 1, "GB"));
     let (small, least) = ((9_995.0, 1e3, 1, "kB"), (0.0, 1.0, 0, "bytes"));
     scaled(
@@ -123,19 +123,19 @@ pub(crate) fn bytes(value: f64) -> String {
 }
 
 /// `6 %` of a share of one.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     let digits = usize::from(percent.abs() < 9.95 && percent != 0.0);
     format!("{}{SPACE}%", trimmed(percent, digits))
 }
 
 /// `5.3 times`; `0.02 times`.
-pub(crate) fn times(ratio: f64) -> String {
+pub fn times(ratio: f64) -> String {
     format!("{}{SPACE}times", factor(ratio))
 }
 
 /// `2.4 to 5.5 times`, of several ratios.
-pub(crate) fn times_between(ratios: &[f64]) -> String {
+pub fn times_between(ratios: &[f64]) -> String {
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let most = ratios.iter().copied().fold(0.0, f64::max);
     if most > least * 1.005 {
@@ -145,7 +145,7 @@ pub(crate) fn times_between(ratios: &[f64]) -> String {
 }
 
 /// `5.3×`.
-pub(crate) fn by(ratio: f64) -> String {
+pub fn by(ratio: f64) -> String {
     format!("{}×", factor(ratio))
 }
 
@@ -159,7 +159,7 @@ fn factor(ratio: f64) -> String {
 }
 
 /// At most so many decimals, without zeros at the end.
-pub(crate) fn trimmed(value: f64, decimals: usize) -> String {
+pub fn trimmed(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     let text = if text.contains('.') {
         text.trim_end_matches('0').trim_end_matches('.')
@@ -174,18 +174,18 @@ pub(crate) fn trimmed(value: f64, decimals: usize) -> String {
 }
 
 /// `1 line`, `2 lines`.
-pub(crate) fn plural(count: usize, one: &str) -> String {
+pub fn plural(count: usize, one: &str) -> String {
     format!("{count}{SPACE}{one}{}", if count == 1 { "" } else { "s" })
 }
 
 /// `1 caller`, `1,000 callers`, of a number that was measured.
-pub(crate) fn several(number: f64, one: &str) -> String {
+pub fn several(number: f64, one: &str) -> String {
     let s = if number == 1.0 { "" } else { "s" };
     format!("{}{SPACE}{one}{s}", count(number))
 }
 
 /// `a`, `a and b`, `a, b and c`.
-pub(crate) fn list(words: &[String]) -> String {
+pub fn list(words: &[String]) -> String {
     match words {
         [] => String::new(),
         [one] => one.clone(),
@@ -194,7 +194,7 @@ pub(crate) fn list(words: &[String]) -> String {
 }
 
 /// `2026-11-21 10:59` of `2026-11-21T10:59:48.942865Z`; another text as it is.
-pub(crate) fn moment(started: &str) -> String {
+pub fn moment(started: &str) -> String {
     match (started.get(..10), started.get(10..11), started.get(11..16)) {
         (Some(day), Some("T"), Some(time)) => format!("{day} {time}"),
         _ => started.to_owned(),

@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use super::{chart, details};
 use crate::cells;
-use crate::report::numbers::{Unit, moment};
-use crate::report::{Cell, Fact, Part, Report, Table, Whose};
+use crate::numbers::{Unit, moment};
+use crate::report::{Fact, Part, Report};
+use crate::table::{Cell, Table, Whose};
 
 /// Sections come in this order, others after them as they come.
 const ORDER: [&str; 10] = [

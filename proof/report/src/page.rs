@@ -19,7 +19,7 @@ use maud::{Markup, PreEscaped, html};
 
 use crate::failure::{Context, Result};
 use crate::report::Report;
-use crate::report::numbers::{moment, plural};
+use crate::numbers::{moment, plural};
 use lines::Lines;
 use section::{Section, name};
 
@@ -43,7 +43,7 @@ const METHOD: [&str; 5] = [
 
 /// A page with charts from the results of earlier commands.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct PageArgs {
+pub struct PageArgs {
     /// Files of JSON lines, as `--results` of the other commands writes them.
     #[arg(required = true)]
     files: Vec<PathBuf>,
@@ -62,7 +62,7 @@ pub(crate) struct PageArgs {
 }
 
 /// The command. True once the page is written, whatever it says.
-pub(crate) fn run(args: &PageArgs) -> Result<bool> {
+pub fn run(args: &PageArgs) -> Result<bool> {
     if let Some(to) = &args.markdown {
         for file in write_markdown(&args.files, to)? {
             println!("{}", file.display());

@@ -59,7 +59,7 @@ impl Results {
     ///
     /// # Errors
     /// It cannot be written, or not be uploaded; then it is in the file.
-    pub(crate) fn keep(&self, line: &[u8], kind: &str, started: &str) -> Result<()> {
+    pub fn keep(&self, line: &[u8], kind: &str, started: &str) -> Result<()> {
         append(&self.file, line)?;
         let Some(place) = &self.upload else {
             return Ok(());
@@ -91,12 +91,12 @@ impl Place {
 
 /// A URL without what stands after `?`, which may be a key.
 fn shown(url: &str) -> String {
-    let url = crate::machine::endpoint::redacted(url);
+    let url = crate::endpoint::redacted(url);
     url.split('?').next().unwrap_or_default().to_owned()
 }
 
 /// Appends a line to a file, in one write.
-pub(crate) fn append(file: &Path, line: &[u8]) -> Result<()> {
+pub fn append(file: &Path, line: &[u8]) -> Result<()> {
     let opened = OpenOptions::new().create(true).append(true).open(file);
     opened
         .and_then(|mut file| file.write_all(line))
@@ -109,11 +109,11 @@ mod store {
 
     const WITHOUT: &str = "this gesta-lab was built without uploads; cargo build -p gesta-lab --features upload brings them";
 
-    pub(super) fn check(url: &str) -> std::result::Result<(), String> {
+    pub(crate) fn check(url: &str) -> std::result::Result<(), String> {
         Err(format!("{:?}: {WITHOUT}", super::shown(url)))
     }
 
-    pub(super) fn put(_: &str, _: &[u8]) -> Result<()> {
+    pub(crate) fn put(_: &str, _: &[u8]) -> Result<()> {
         fail(WITHOUT)
     }
 }
@@ -129,7 +129,7 @@ mod store {
     use crate::failure::{Context as _, Failure};
 
     /// Looks whether a place can be meant, before hours of measuring.
-    pub(super) fn check(url: &str) -> Result<(), String> {
+    pub(crate) fn check(url: &str) -> Result<(), String> {
         let told = super::shown(url);
         let (_, path) =
             opened(url, std::env::vars()).map_err(|failure| format!("{told:?}: {failure}"))?;
@@ -142,7 +142,7 @@ mod store {
     }
 
     /// Writes an object, or replaces it.
-    pub(super) fn put(url: &str, line: &[u8]) -> crate::failure::Result<()> {
+    pub(crate) fn put(url: &str, line: &[u8]) -> crate::failure::Result<()> {
         put_with(url, line, std::env::vars())
     }
 

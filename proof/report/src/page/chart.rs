@@ -5,7 +5,10 @@
 
 use maud::{Markup, html};
 
-use crate::report::{Cell, Chart, Report, Row, Scale, Shape, Table, Unit, Whose};
+use crate::chart::{Chart, Scale, Shape};
+use crate::numbers::Unit;
+use crate::report::Report;
+use crate::table::{Cell, Row, Table, Whose};
 
 /// Width of a drawing, and of one of its letters, rather too much than too little.
 const WIDTH: f64 = 560.0;

@@ -5,15 +5,6 @@
 //! durability, parameters, seed, what was read back, and whether it is a result at all.
 //! Not here: how the page looks (`page`).
 
-pub mod page;
-pub mod read_back;
-pub mod results;
-
-mod chart;
-mod listing;
-pub(crate) mod numbers;
-mod table;
-
 use std::fmt::{self, Display, Formatter};
 use std::path::Path;
 
@@ -22,15 +13,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::failure::Result;
-use crate::machine::host::{self, Host};
-use crate::machine::store::StoreFacts;
-use crate::report::read_back::ReadBack;
-use crate::report::results::Results;
-
-pub use chart::{Chart, Mark, Scale, Shape};
-pub use listing::Listing;
-pub use numbers::Unit;
-pub use table::{Cell, Column, Row, Table, Whose, causes};
+use crate::chart::Chart;
+use crate::facts::StoreFacts;
+use crate::host::{self, Host};
+use crate::numbers::Unit;
+use crate::read_back::ReadBack;
+use crate::results::{self, Results};
+use crate::table::{Cell, Table};
 
 /// Version of the shape of a line.
 pub const FORMAT: u32 = 2;
@@ -299,7 +288,7 @@ impl Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cells;
+    use crate::{Scale, cells};
 
     fn report() -> Report {
         let mut report = Report::begin("append", "Appends", 7);

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-pub(crate) use gesta_load::duration::parse as duration;
+pub use crate::duration::parse as duration;
 
 /// Writes a duration as a number of seconds.
-pub(crate) fn seconds<S: serde::Serializer>(
+pub fn seconds<S: serde::Serializer>(
     duration: &Duration,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -13,7 +13,7 @@ pub(crate) fn seconds<S: serde::Serializer>(
 }
 
 /// Writes a duration, if there is one, as a number of seconds.
-pub(crate) fn maybe_seconds<S: serde::Serializer>(
+pub fn maybe_seconds<S: serde::Serializer>(
     duration: &Option<Duration>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -22,7 +22,7 @@ pub(crate) fn maybe_seconds<S: serde::Serializer>(
 }
 
 /// Reads a count: a number, in thousands with `k`, in millions with `m`, such as `500k` or `1.5m`.
-pub(crate) fn count(text: &str) -> Result<u64, String> {
+pub fn count(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (number, factor) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1e3),
@@ -45,7 +45,7 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
 }
 
 /// Reads a rate per second, above 0.
-pub(crate) fn rate(text: &str) -> Result<f64, String> {
+pub fn rate(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 1e9 => Ok(rate),
         _ => Err(format!("{text:?} is not a rate above 0")),
@@ -53,7 +53,7 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
 }
 
 /// Reads a share above 0, up to 1.
-pub(crate) fn share(text: &str) -> Result<f64, String> {
+pub fn share(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
         _ => Err(format!("{text:?} is not a share between 0 and 1")),
@@ -61,7 +61,7 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
 }
 
 /// A large number with commas between thousands.
-pub(crate) fn grouped(value: f64) -> String {
+pub fn grouped(value: f64) -> String {
     let digits = format!("{:.0}", value.max(0.0));
     let mut out = String::new();
     for (i, c) in digits.chars().enumerate() {

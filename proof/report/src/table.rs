@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-use super::numbers::{Unit, count};
+use crate::numbers::{Unit, count};
 
 /// A value in a table.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ from_whole!(i32, u16, u32, u64, usize);
 /// The cells of a row, out of values of several types.
 #[macro_export]
 macro_rules! cells {
-    ($($value:expr),* $(,)?) => { vec![$($crate::report::Cell::from($value)),*] };
+    ($($value:expr),* $(,)?) => { vec![$($crate::Cell::from($value)),*] };
 }
 
 /// Counts by cause in words: `2,003 × 40001`; nothing without any.
@@ -210,18 +210,18 @@ impl Table {
     }
 
     /// The number of the column with this name.
-    pub(crate) fn column(&self, name: &str) -> Option<usize> {
+    pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.name == name)
     }
 
     /// True for a column of figures, which stand on the right; the first one names the rows.
-    pub(crate) fn is_figures(&self, column: usize) -> bool {
+    pub fn is_figures(&self, column: usize) -> bool {
         let mut rows = self.rows.iter();
         column > 0 && rows.any(|row| matches!(row.cells.get(column), Some(Cell::Number(_))))
     }
 
     /// Columns of which something is known, and the first.
-    pub(crate) fn known(&self) -> Vec<usize> {
+    pub fn known(&self) -> Vec<usize> {
         let is_known = |column: &usize| {
             let cells = || self.rows.iter().filter_map(|row| row.cells.get(*column));
             *column == 0 || cells().any(|cell| *cell != Cell::Unknown)

@@ -1,6 +1,7 @@
 //! Tables that are built column by column: each column says what its cell is for each thing that has a row.
 
-use super::{Cell, Table, Unit, Whose};
+use crate::numbers::Unit;
+use crate::table::{Cell, Table, Whose};
 
 /// A table with a row for each of some things.
 #[derive(Debug)]

@@ -59,7 +59,7 @@ impl ReadBack {
     }
 
     /// Adds what another process has found of its own events.
-    pub(crate) fn add(&mut self, other: ReadBack) {
+    pub fn add(&mut self, other: ReadBack) {
         self.acknowledged += other.acknowledged;
         self.found += other.found;
         self.lost += other.lost;
@@ -73,7 +73,7 @@ impl ReadBack {
     }
 
     /// Counts something wrong, and tells the first of it.
-    pub(crate) fn wrong(
+    pub fn wrong(
         &mut self,
         count: fn(&mut Self) -> &mut u64,
         text: impl FnOnce() -> String,

@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gesta_lab::report::{Cell, Part, Report};
+use gesta_report::{Cell, Part, Report};
 use roxmltree::{Document, Node, ParsingOptions};
 
 /// Files of lines, one page each.
@@ -23,10 +23,10 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 /// The page of these files, and what was left out.
-fn page(files: &[PathBuf]) -> (String, gesta_lab::page::Written) {
+fn page(files: &[PathBuf]) -> (String, gesta_report::page::Written) {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("report.html");
-    let written = gesta_lab::page::write(files, &output).unwrap();
+    let written = gesta_report::page::write(files, &output).unwrap();
     (std::fs::read_to_string(&output).unwrap(), written)
 }
 
@@ -60,7 +60,7 @@ fn reports(name: &str) -> Vec<Report> {
         .lines()
         .filter_map(|line| serde_json::from_str::<Report>(line).ok());
     reports
-        .filter(|report| report.format == gesta_lab::report::FORMAT)
+        .filter(|report| report.format == gesta_report::FORMAT)
         .collect()
 }
 
@@ -213,7 +213,7 @@ fn files_without_a_run_are_an_error_that_names_them() {
         ),
         (vec![missing], &["missing.jsonl"]),
     ] {
-        let error = gesta_lab::page::write(&files, &output).unwrap_err().0;
+        let error = gesta_report::page::write(&files, &output).unwrap_err().0;
         assert!(wanted.iter().all(|name| error.contains(name)), "{error}");
         assert!(!output.exists());
     }
@@ -223,7 +223,7 @@ fn files_without_a_run_are_an_error_that_names_them() {
 fn markdown_of(name: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("page.md");
-    let written = gesta_lab::page::write_markdown(&[fixture(name)], &file).unwrap();
+    let written = gesta_report::page::write_markdown(&[fixture(name)], &file).unwrap();
     assert_eq!(written, std::slice::from_ref(&file));
     std::fs::read_to_string(file).unwrap()
 }
@@ -316,7 +316,7 @@ fn a_page_of_markdown_has_no_markup_of_its_lines() {
 #[test]
 fn a_folder_gets_a_page_for_each_kind_and_keeps_other_pages() {
     let folder = tempfile::tempdir().unwrap();
-    let write = || gesta_lab::page::write_markdown(&[fixture("experiments")], folder.path());
+    let write = || gesta_report::page::write_markdown(&[fixture("experiments")], folder.path());
     let written = write().unwrap();
     let mut kinds: Vec<String> = reports("experiments")
         .iter()

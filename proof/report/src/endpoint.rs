@@ -8,7 +8,7 @@ use crate::failure::{Failure, Result, fail};
 
 /// A URL with an authority: `scheme://user:password@host:port/rest`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     scheme: String,
     user: Option<String>,
     host: String,
@@ -18,7 +18,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// Takes a URL apart; `None` if it has no authority, as `sqlite:` has none.
-    pub(crate) fn parse(url: &str) -> Option<Self> {
+    pub fn parse(url: &str) -> Option<Self> {
         let (scheme, after) = url.split_once("://")?;
         let end = after.find(['/', '?', '#']).unwrap_or(after.len());
         let (authority, rest) = after.split_at(end);
@@ -40,12 +40,12 @@ impl Endpoint {
     }
 
     /// True for PostgreSQL.
-    pub(crate) fn is_postgres(&self) -> bool {
+    pub fn is_postgres(&self) -> bool {
         matches!(self.scheme.as_str(), "postgres" | "postgresql")
     }
 
     /// The address that the host and port stand for; the port defaults to the scheme's.
-    pub(crate) fn address(&self) -> Result<SocketAddr> {
+    pub fn address(&self) -> Result<SocketAddr> {
         let default = match self.scheme.as_str() {
             "postgres" | "postgresql" => 5432,
             "https" => 443,
@@ -62,7 +62,7 @@ impl Endpoint {
     }
 
     /// The same URL by way of another address.
-    pub(crate) fn through(&self, address: SocketAddr) -> String {
+    pub fn through(&self, address: SocketAddr) -> String {
         let user = self.user.as_ref().map(|user| format!("{user}@"));
         let (scheme, rest) = (&self.scheme, &self.rest);
         format!("{scheme}://{}{address}{rest}", user.unwrap_or_default())
@@ -70,7 +70,7 @@ impl Endpoint {
 }
 
 /// The URL of another database of the same server.
-pub(crate) fn with_database(url: &str, database: &str) -> String {
+pub fn with_database(url: &str, database: &str) -> String {
     let (base, query) = url
         .split_once('?')
         .map_or((url, None), |(base, query)| (base, Some(query)));
@@ -98,7 +98,7 @@ fn name(pair: &str) -> &str {
 }
 
 /// The URL with one of its parameters set.
-pub(crate) fn with_parameter(url: &str, set: &str, value: &str) -> String {
+pub fn with_parameter(url: &str, set: &str, value: &str) -> String {
     with_query(url, |pairs| {
         let others = pairs.iter().filter(|pair| name(pair) != set);
         let others = others.map(|pair| (*pair).to_owned());
@@ -107,7 +107,7 @@ pub(crate) fn with_parameter(url: &str, set: &str, value: &str) -> String {
 }
 
 /// The URL with only those parameters that the plain PostgreSQL driver knows.
-pub(crate) fn for_driver(url: &str) -> String {
+pub fn for_driver(url: &str) -> String {
     const KNOWN: &str = "user password dbname host port application_name connect_timeout";
     with_query(url, |pairs| {
         let is_known = |pair: &&&str| KNOWN.split(' ').any(|known| known == name(pair));
@@ -117,7 +117,7 @@ pub(crate) fn for_driver(url: &str) -> String {
 }
 
 /// The URL without its password, which may stand before the host or among the parameters.
-pub(crate) fn redacted(url: &str) -> String {
+pub fn redacted(url: &str) -> String {
     let Some(endpoint) = Endpoint::parse(url) else {
         return url.to_owned();
     };

@@ -33,7 +33,7 @@ pub fn fail<T>(sentence: impl Into<String>) -> Result<T> {
 }
 
 /// Does something with a database of `gesta_rig`, which blocks.
-pub(crate) fn blocking<T>(what: impl FnOnce() -> gesta_rig::Result<T>) -> Result<T> {
+pub fn blocking<T>(what: impl FnOnce() -> gesta_rig::Result<T>) -> Result<T> {
     tokio::task::block_in_place(what).map_err(|error| Failure(error.to_string()))
 }
 

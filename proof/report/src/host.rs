@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gesta_rig::procfs::{self, ticks};
 use serde::{Deserialize, Serialize};
 
-use crate::machine::endpoint;
+use crate::endpoint;
 
 /// The machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ pub fn commit() -> String {
 
 /// A command as it is typed, without passwords and values of headers, without the folder of the program, and without
 /// where results go.
-pub(crate) fn command(arguments: impl Iterator<Item = String>) -> String {
+pub fn command(arguments: impl Iterator<Item = String>) -> String {
     let (mut typed, mut is_results, mut is_header) = (Vec::new(), false, false);
     for argument in arguments {
         let is_left_out = std::mem::replace(&mut is_results, argument == "--results");
@@ -158,7 +158,7 @@ fn own_busy() -> Duration {
 }
 
 /// User and system time of a process so far; none if it is gone.
-pub(crate) fn busy_of(pid: i32) -> Duration {
+pub fn busy_of(pid: i32) -> Duration {
     u32::try_from(pid).map_or(Duration::ZERO, busy_in)
 }
 
