@@ -21,9 +21,9 @@ use std::path::PathBuf;
 
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::Result;
+use gesta_load::machine::child::{Program, ProgramArgs};
 
 use self::nodes::{Conditions, Nodes};
-use crate::machine::child::{Program, ProgramArgs};
 
 /// A show to begin with.
 const SHOW: &str =

@@ -5,10 +5,8 @@
 //! go on whatever happens, and the judgement of what they were told).
 //! Not here: when which fault comes.
 
-pub(crate) mod ask;
 #[cfg(test)]
 pub(crate) mod bumpy;
-mod current;
 mod inflict;
 pub(crate) mod load;
 pub(crate) mod per_fault;
@@ -20,12 +18,12 @@ pub(crate) mod world;
 pub(crate) mod writers;
 
 use clap::ValueEnum as _;
+use gesta_report::name_of;
 use serde::Serialize;
 
 use gesta_report::failure::{Result, fail};
 use gesta_report::Report;
 
-pub(crate) use current::CurrentStore;
 pub(crate) use inflict::{Strength, inflict};
 pub(crate) use world::World;
 
@@ -130,12 +128,6 @@ impl Fault {
     pub(crate) fn name(self) -> String {
         name_of(self)
     }
-}
-
-/// The name of a fault in tables.
-pub(crate) fn name_of(fault: impl Serialize) -> String {
-    let value = serde_json::to_value(fault).unwrap_or_default();
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 /// The faults that were named, or all that fit.

@@ -1,27 +1,12 @@
 //! `reservation`: drives any server with the cinema's HTTP interface, and proves that no seat was ever held twice.
 //!
-//! Read `model` and `script` first (what is asked), then `generator` (how), then `ledger` and `history`
-//! (whether the answers can be true). `kill` does the same to an application that is killed again and again.
+//! Not here: the users, and whether their answers can be true (`gesta_load::cinema`); an application that is killed
+//! meanwhile (`gesta-chaos`).
 
 mod args;
-mod generator;
-mod history;
-mod kill;
-mod ledger;
-mod measure;
-mod model;
 mod overload;
 mod published;
-mod routes;
-mod script;
 mod step;
-mod stored;
-mod verdict;
-
-#[cfg(test)]
-mod fake;
-#[cfg(test)]
-mod tests;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,31 +15,22 @@ use std::time::Duration;
 use gesta_core::AllFrom;
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Failure, Result};
+use gesta_report::failure::Result;
 use gesta_report::{Report, Table, Unit};
+use gesta_load::cinema::{
+    Drive, Generator, Ledger, Scenario, Script, Shows, Verdict, alone,
+};
+use gesta_load::event_ids::Run;
+use gesta_report::name_of;
+use gesta_load::machine::child::{Program, Server};
+use gesta_load::machine::store::{self, NEW_SERVER};
+use gesta_load::counters;
 
-use crate::event_ids::Run;
-use crate::faults::name_of;
-use crate::machine::child::{Program, Server};
-use crate::machine::store::{self, NEW_SERVER};
-use crate::workload::counters;
 use crate::workload::ladder;
 use crate::workload::watch::Watched;
 
 pub(crate) use args::{Ladder, ReservationArgs, SEATS, STOP_P99, users_for};
-pub(crate) use kill::{KillArgs, run as run_kill};
-
-pub(crate) use history::judge_seat;
-
-pub(crate) use generator::{Drive, Generator, Phase, windows};
-pub(crate) use ledger::Ledger;
-pub(crate) use model::Shows;
-pub(crate) use routes::{Arrival, Routes, To};
-pub(crate) use script::{Scenario, Script};
-pub(crate) use verdict::{Verdict, Wrong, Wrongs};
-
 pub(crate) use step::{HEAD_START, LATENCY, Step, latency_cells, run as run_steps};
 
 /// Connections of the open loop.
@@ -141,26 +117,6 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
     let steps = &measured.steps;
     let complete = steps.iter().all(|step| step.result.complete) && !steps.is_empty();
     report.finish(&args.report, complete)
-}
-
-/// Runs the generator on a thread of its own.
-pub(crate) async fn alone<T, F>(work: impl FnOnce() -> F + Send + 'static) -> Result<T>
-where
-    T: Send + 'static,
-    F: Future<Output = Result<T>>,
-{
-    let (send, receive) = tokio::sync::oneshot::channel();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let run = move || send.send(LocalSet::new().block_on(&runtime, work()));
-    std::thread::Builder::new()
-        .name("generator".into())
-        .spawn(run)?;
-    match receive.await {
-        Ok(result) => result,
-        Err(_) => Err(Failure("the generator has failed".into())),
-    }
 }
 
 /// Everything that happens between the first request and the last.

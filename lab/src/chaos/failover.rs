@@ -26,12 +26,12 @@ use tokio_util::sync::CancellationToken;
 use gesta_report::failure::Result;
 use gesta_report::{Report, ReportArgs, StoreFacts};
 use gesta_report::units;
+use gesta_load::machine::child::ProgramArgs;
+use gesta_load::random::{Bag, Random};
 
 use self::fault::FailoverFault;
 use self::world::World;
 use crate::faults::{promises, wanted};
-use crate::machine::child::ProgramArgs;
-use crate::random::{Bag, Random};
 
 /// How the standbys follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]

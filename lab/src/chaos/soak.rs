@@ -28,10 +28,11 @@ pub(crate) use self::args::SoakArgs;
 use gesta_report::failure::{Result, fail};
 use gesta_report::endpoint::{self, Endpoint};
 use gesta_report::Report;
+use gesta_load::machine::CurrentStore;
+use gesta_load::machine::store::{self, Opened};
 
 use self::run::soak;
-use crate::faults::{CurrentStore, Fault, World, wanted};
-use crate::machine::store::{self, Opened};
+use crate::faults::{Fault, World, wanted};
 
 /// The command. True if nothing was found wrong.
 pub(crate) async fn run(args: &SoakArgs, stop: &CancellationToken) -> Result<bool> {

@@ -14,6 +14,9 @@ use gesta_report::cells;
 use gesta_report::failure::{Context, Result, fail};
 use gesta_report::{Report, ReportArgs, Table, Unit};
 use gesta_report::units;
+use gesta_load::machine::ask;
+use gesta_load::machine::child::ProgramArgs;
+use gesta_load::random::{Bag, Random};
 
 use crate::faults::load::Load;
 use crate::faults::per_fault::PerFault;
@@ -21,10 +24,8 @@ use crate::faults::record::COUNTED;
 use crate::faults::tails::Manner;
 use crate::faults::world::{DatabaseKind, Plan};
 use crate::faults::writers::Claims;
-use crate::faults::{Fault, Strength, World, ask, inflict, promises};
+use crate::faults::{Fault, Strength, World, inflict, promises};
 use crate::history_file::HistoryArgs;
-use crate::machine::child::ProgramArgs;
-use crate::random::{Bag, Random};
 
 /// A store may need so long to come back.
 const BACK_WITHIN: Duration = Duration::from_secs(60);

@@ -19,6 +19,9 @@ use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Result, fail};
 use gesta_report::{Report, ReportArgs, Table, Unit, causes};
 use gesta_report::units;
+use gesta_load::machine::child::{self, Program, ProgramArgs};
+use gesta_load::random::{Bag, Random};
+use gesta_load::cinema::{Wrong, Wrongs};
 
 use super::SizeArgs;
 use super::fault::{Field, LoadKind, NodeFault};
@@ -30,9 +33,6 @@ use super::seats::Seats;
 use crate::faults::per_fault::{PerFault, lost_and_doubled};
 use crate::faults::promises;
 use crate::history_file::{HistoryArgs, HistoryFile};
-use crate::machine::child::{self, Program, ProgramArgs};
-use crate::random::{Bag, Random};
-use crate::reservation::{Wrong, Wrongs};
 
 /// Pause of a writer between two appends.
 const PAUSE: Duration = Duration::from_millis(10);

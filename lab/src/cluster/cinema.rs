@@ -22,20 +22,20 @@ use gesta_report::failure::Result;
 use gesta_report::histogram::{Percentiles, median, noise};
 use gesta_report::{Cell, Report, ReportArgs, Table, Unit};
 use gesta_report::units::{self, seconds};
+use gesta_load::event_ids::Run;
+use gesta_report::name_of;
+use gesta_load::machine::child::Program;
+use gesta_load::machine::processes::Tree;
+use gesta_load::machine::store;
+use gesta_load::cinema::{
+    self, Arrival, Drive, Generator, Ledger, Phase, Routes, Scenario, Script, Shows, To, Verdict,
+};
+use gesta_load::counters;
 
 use super::SizeArgs;
 use super::nodes::{Conditions, Nodes, Ownership};
 use super::trace::Trace;
-use crate::event_ids::Run;
-use crate::faults::name_of;
-use crate::machine::child::Program;
-use crate::machine::processes::Tree;
-use crate::machine::store;
-use crate::reservation::{
-    self, Arrival, CONNECTIONS, Drive, Generator, Ladder, Ledger, Phase, Routes, SEATS, STOP_P99,
-    Scenario, Script, Shows, Step, To, Verdict, users_for,
-};
-use crate::workload::counters;
+use crate::reservation::{self, CONNECTIONS, Ladder, SEATS, STOP_P99, Step, users_for};
 use crate::workload::ladder::Steps;
 use crate::workload::watch::Watched;
 
@@ -307,7 +307,7 @@ impl<'a> Bench<'a> {
         };
         let (watched, own_stop) = (self.watched.clone(), stop.clone());
         let (ledger, step, mut verdict) =
-            reservation::alone(move || users.run(watched, own_stop)).await?;
+            cinema::alone(move || users.run(watched, own_stop)).await?;
         let opened = store::open_url(&self.nodes.url(), Duration::ZERO, 1).await?;
         verdict.add_events(&opened.store, from, &ledger).await?;
         report.store = Some(opened.facts.clone());

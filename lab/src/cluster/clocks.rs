@@ -10,7 +10,7 @@ use gesta_core::{Clock as _, SystemClock, Timestamp};
 use gesta_rig::FakeClock;
 use gesta_report::failure::{Failure, Result, fail};
 
-use crate::machine::child::Program;
+use gesta_load::machine::child::Program;
 
 /// A setting is seen within this time: the file is read once a second.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);

@@ -10,15 +10,15 @@ use hyper::Method;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use gesta_report::failure::{Result, blocking, fail};
+use gesta_report::name_of;
+use gesta_load::machine::http::Connection;
+use gesta_load::random::Random;
 
 use super::clocks::Setting;
 use super::load::Prober;
 use super::nodes::{Conditions, Nodes};
 use super::owners::Owners;
 use super::{SizeArgs, payments};
-use crate::faults::name_of;
-use crate::machine::http::Connection;
-use crate::random::Random;
 
 /// How long a link that flaps is there, and how long it is not.
 const FLAP: Duration = Duration::from_millis(500);

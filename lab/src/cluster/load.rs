@@ -13,12 +13,13 @@ use gesta_core::{
 };
 use gesta_kit::{Outer, Wrapper};
 use gesta_report::failure::{Context, Result};
+use gesta_load::event_ids::Run;
+use gesta_load::machine::CurrentStore;
 
-use crate::event_ids::Run;
 use crate::faults::record::Record;
 use crate::faults::tails::Manner;
 use crate::faults::writers::Claims;
-use crate::faults::{CurrentStore, load};
+use crate::faults::load;
 
 /// Pause before a probe is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);

@@ -9,13 +9,13 @@ use gesta_rig::{FaultProxy, free_address};
 use serde::Serialize;
 use tempfile::TempDir;
 use gesta_report::failure::{Result, fail};
+use gesta_load::machine::child::{Program, Server};
+use gesta_load::machine::{postgres, store};
 
 use super::SizeArgs;
 use super::clocks::{Clock, ClockReadings};
 use super::load::Way;
 use super::paths::Paths;
-use crate::machine::child::{Program, Server};
-use crate::machine::{postgres, store};
 
 /// How long the logs may take to be shared equally.
 const SETTLED_WITHIN: Duration = Duration::from_secs(180);

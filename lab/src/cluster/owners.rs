@@ -11,10 +11,10 @@ use gesta_core::LogId;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Failure, Result, fail};
+use gesta_load::machine::postgres;
 
 use super::SizeArgs;
 use super::nodes::Nodes;
-use crate::machine::postgres;
 
 /// How often the tables are read.
 const LOOK: Duration = Duration::from_millis(50);

@@ -24,14 +24,14 @@ use gesta_core::{AllFrom, Clock as _, EventStore, ReadAll, SystemClock};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use gesta_report::failure::{Context as _, Failure, Result, fail};
+use gesta_load::machine::store::{self, Opened};
+use gesta_load::cinema::{Wrong, Wrongs};
 
 use self::book::{Book, Seen};
 use self::judge::Terms;
 use self::users::{Common, Record, Reply, User};
 use super::clocks::ClockReadings;
 use crate::history_file::HistoryFile;
-use crate::machine::store::{self, Opened};
-use crate::reservation::{Wrong, Wrongs};
 
 pub(super) use self::judge::Counts;
 

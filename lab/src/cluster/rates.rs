@@ -20,15 +20,15 @@ use gesta_report::histogram::{median, noise};
 use gesta_report::host::busy_of;
 use gesta_report::{Cell, Report, ReportArgs, Table, Unit};
 use gesta_report::units;
+use gesta_load::machine::child::{Program, ProgramArgs};
+use gesta_load::machine::processes::Tree;
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{
+    self, Beside, Events, Expected, GestaTarget, Load, Phase, Protocol, Target,
+};
 
 use super::SizeArgs;
 use super::nodes::{Conditions, Nodes};
-use crate::machine::child::{Program, ProgramArgs};
-use crate::machine::processes::Tree;
-use crate::workload::sizes::Sizes;
-use crate::workload::target::{
-    self, Beside, Events, Expected, GestaTarget, Load, Phase, Protocol, Target,
-};
 
 /// Streams that all connections share.
 const STREAMS: u32 = 10_000;

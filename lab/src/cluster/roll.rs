@@ -16,12 +16,12 @@ use gesta_report::failure::{Result, fail};
 use gesta_report::histogram::Latencies;
 use gesta_report::{Report, ReportArgs, Table, Unit};
 use gesta_report::units;
+use gesta_load::machine::child::{Program, ProgramArgs};
 
 use super::SizeArgs;
 use super::load::{Answered, Load, client};
 use super::nodes::{Conditions, Nodes};
 use super::owners::{Moved, Owners};
-use crate::machine::child::{Program, ProgramArgs};
 
 /// Moves of a rolling restart of three nodes with 16 logs: each log leaves its node when that one stops, and the first
 /// and the last node get their share back.

@@ -11,13 +11,13 @@ use gesta_core::AllFrom;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Result, fail};
-
-use crate::event_ids::Run;
-use crate::history_file::HistoryFile;
-use crate::machine::store::{self, Opened};
-use crate::reservation::{
+use gesta_load::event_ids::Run;
+use gesta_load::machine::store::{self, Opened};
+use gesta_load::cinema::{
     self, Drive, Generator, Ledger, Phase, Scenario, Script, Shows, Verdict, windows,
 };
+
+use crate::history_file::HistoryFile;
 
 /// Shows of a round, and their seats: so few that users meet.
 const SHOWS: u32 = 40;
@@ -59,7 +59,7 @@ impl Seats {
             users: users.into(),
             acknowledged,
             over,
-            riding: tokio::spawn(reservation::alone(work)),
+            riding: tokio::spawn(cinema::alone(work)),
             opened,
             from: AllFrom::Checkpoint(end),
         })

@@ -9,12 +9,12 @@ use nix::sys::signal::Signal;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_load::machine::child::Server;
+use gesta_load::machine::postgres;
+use gesta_load::random::Random;
 
 use super::Fault;
 use super::world::{ANSWER_TIMEOUT, Link, World};
-use crate::machine::child::Server;
-use crate::machine::postgres;
-use crate::random::Random;
 
 /// How long a reply to be lost is waited for: there may be no append meanwhile.
 const REPLY_WITHIN: Duration = Duration::from_secs(60);
@@ -313,7 +313,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::faults::CurrentStore;
+    use gesta_load::machine::CurrentStore;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_restart_of_the_database_leaves_the_rest_of_its_task_running() {

@@ -11,14 +11,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Result, fail};
+use gesta_load::machine::{CurrentStore, ask};
+use gesta_load::event_ids::Run;
+use gesta_load::random::Random;
 
 use super::record::{Record, Tailed};
 use super::tails::{Manner, Sink, Tail};
 use super::writers::{Claims, Writer};
-use super::{CurrentStore, ask};
-use crate::event_ids::Run;
 use crate::history_file::HistoryFile;
-use crate::random::Random;
 
 /// Every writer has an append acknowledged this soon after a fault has healed.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(60);

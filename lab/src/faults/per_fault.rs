@@ -8,7 +8,7 @@ use serde::Serialize;
 use gesta_report::histogram::Latencies;
 use gesta_report::{Cell, Table, Unit};
 
-use super::name_of;
+use gesta_report::name_of;
 
 /// How many events were lost, and how many were doubled.
 pub(crate) fn lost_and_doubled(verdict: &history::HistoryReport) -> [u64; 2] {

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use gesta_core::{Append, Checkpoint, ErrorKind, EventId, RecordedEvent};
 use gesta_kit::history::{HistoryReport, RunHistory, TailerId};
+use gesta_load::machine::ask::Answer;
 
-use super::ask::Answer;
 use super::tails::Sink;
 
 /// Most findings that are told in words.

@@ -12,7 +12,7 @@ use gesta_core::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::CurrentStore;
+use gesta_load::machine::CurrentStore;
 
 /// Pause before a tail that was thrown out comes back.
 const BACK_OFF: Duration = Duration::from_millis(20);

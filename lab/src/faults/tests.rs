@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use gesta_core::{EventStore, EventStoreExt};
 use gesta_kit::history::{HistoryReport, Violation};
+use gesta_load::machine::CurrentStore;
 
-use super::CurrentStore;
 use super::bumpy::{Breach, Bumpy};
 use super::load::Load;
 use super::record::Record;

@@ -8,11 +8,11 @@ use gesta_rig::FaultProxy;
 use tempfile::TempDir;
 use gesta_report::failure::{Context, Result, blocking, fail};
 
-use super::CurrentStore;
-use crate::machine::child::{self, Server};
-use crate::machine::postgres;
-use crate::machine::store;
-use crate::random::Random;
+use gesta_load::machine::CurrentStore;
+use gesta_load::machine::child::{self, Server};
+use gesta_load::machine::postgres;
+use gesta_load::machine::store;
+use gesta_load::random::Random;
 
 /// How long Gesta waits for a silent database in a torture run: short, so that rounds are.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);

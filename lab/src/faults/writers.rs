@@ -11,11 +11,11 @@ use gesta_core::{
 };
 use gesta_kit::history::Outcome;
 use tokio_util::sync::CancellationToken;
+use gesta_load::machine::CurrentStore;
+use gesta_load::machine::ask::{Answer, Attempt, ask};
+use gesta_load::random::Random;
 
-use super::CurrentStore;
-use super::ask::{Answer, Attempt, ask};
 use super::record::Record;
-use crate::random::Random;
 
 /// Streams that a writer has for itself.
 const OWN_STREAMS: usize = 20;

@@ -23,11 +23,11 @@ use gesta_report::numbers::{list, millis};
 use gesta_report::{Chart, Report, ReportArgs};
 use gesta_report::units;
 
-use crate::machine::child::{ProgramArgs, Server};
-use crate::machine::store::{self, StoreArgs};
-use crate::workload::counters::{self, Stretch, Watch};
-use crate::workload::sizes::Sizes;
-use crate::workload::target::{
+use gesta_load::machine::child::{ProgramArgs, Server};
+use gesta_load::machine::store::{self, StoreArgs};
+use gesta_load::counters::{self, Stretch, Watch};
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{
     self, Beside, Events, Expected, GestaTarget, Load, Protocol, Target, grpc,
 };
 

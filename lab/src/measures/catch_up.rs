@@ -16,12 +16,12 @@ use gesta_report::histogram::median;
 use gesta_report::read_back::ReadBack;
 use gesta_report::{Report, ReportArgs, Table, Unit};
 use gesta_report::units::{self, grouped};
+use gesta_load::machine::child::{ProgramArgs, Server};
+use gesta_load::machine::store::{self, NEW_SERVER};
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{Events, GestaTarget, Target as _};
 
-use crate::machine::child::{ProgramArgs, Server};
-use crate::machine::store::{self, NEW_SERVER};
 use crate::workload::read::{self, Answer};
-use crate::workload::sizes::Sizes;
-use crate::workload::target::{Events, GestaTarget, Target as _};
 
 /// Events of one stream, which are appended at once.
 const STREAM_EVENTS: u64 = 500;

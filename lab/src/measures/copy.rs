@@ -24,8 +24,8 @@ use gesta_report::read_back::ReadBack;
 use gesta_report::{Report, ReportArgs, Table, Unit};
 use gesta_report::units::{self, grouped};
 
-use crate::machine::child::ProgramArgs;
-use crate::machine::store::{self, NEW_SERVER};
+use gesta_load::machine::child::ProgramArgs;
+use gesta_load::machine::store::{self, NEW_SERVER};
 
 use legs::{Copied, Leg};
 use places::Places;

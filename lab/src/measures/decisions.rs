@@ -22,12 +22,12 @@ use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Failure, Result};
 use gesta_report::{Report, ReportArgs, Table, Unit};
 use gesta_report::units::{self, grouped};
+use gesta_load::event_ids::Run;
+use gesta_load::machine::child::{Program, ProgramArgs};
+use gesta_load::machine::store::{self, NEW_SERVER};
 
 use crate::cluster::SizeArgs;
 use crate::cluster::nodes::{Conditions, Nodes};
-use crate::event_ids::Run;
-use crate::machine::child::{Program, ProgramArgs};
-use crate::machine::store::{self, NEW_SERVER};
 
 use ways::{Measured, Way};
 

@@ -21,12 +21,12 @@ use gesta_report::numbers::{list, millis, percent, times};
 use gesta_report::read_back::ReadBack;
 use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit, Whose};
 use gesta_report::units;
+use gesta_load::machine::network::{Network, WeatherArgs};
+use gesta_load::machine::store;
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{self, Events, GestaTarget, Load, Phase, Target};
 
-use crate::machine::network::{Network, WeatherArgs};
-use crate::machine::store;
 use crate::workload::journals;
-use crate::workload::sizes::Sizes;
-use crate::workload::target::{self, Events, GestaTarget, Load, Phase, Target};
 
 use work::{Done, Work};
 

@@ -17,11 +17,11 @@ use gesta_report::failure::Result;
 use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit, numbers};
 use gesta_report::units::{self, grouped};
 
-use crate::event_ids::Run;
-use crate::machine::store::{self, StoreArgs};
-use crate::workload::entities::calls::{Calls, drive};
-use crate::workload::entities::start;
-use crate::workload::entities::tally::{AnswersGiven, Command, Event, Tally, decoded, read_stream};
+use gesta_load::event_ids::Run;
+use gesta_load::machine::store::{self, StoreArgs};
+use gesta_load::entities::calls::{Calls, drive};
+use gesta_load::entities::start;
+use gesta_load::entities::tally::{AnswersGiven, Command, Event, Tally, decoded, read_stream};
 
 /// Most wrong answers that are told of each number of entities.
 const WRONGS_TOLD: usize = 10;

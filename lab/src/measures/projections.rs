@@ -26,7 +26,7 @@ use gesta_report::failure::{Result, fail};
 use gesta_report::{Report, ReportArgs, Table, Unit};
 use gesta_report::units::{self, grouped};
 
-use crate::machine::store::{self, NEW_SERVER};
+use gesta_load::machine::store::{self, NEW_SERVER};
 
 use catch_up::Built;
 use live::Shown;

@@ -20,12 +20,12 @@ use gesta_report::host::{CpuMeter, CpuUse, Host};
 use gesta_report::page;
 use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit};
 use gesta_report::units::{self, grouped};
+use gesta_load::machine::store;
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{self, Claims, Events, GestaTarget, Load, Phase, PhaseRun, Target};
 
-use crate::machine::store;
 use crate::measures::append::bare;
 use crate::workload::read;
-use crate::workload::sizes::Sizes;
-use crate::workload::target::{self, Claims, Events, GestaTarget, Load, Phase, PhaseRun, Target};
 
 use verdict::{Measured, Open};
 

@@ -15,12 +15,12 @@ use gesta_report::host::CpuMeter;
 use gesta_report::numbers::several;
 use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit};
 use gesta_report::units::{self, grouped};
+use gesta_load::event_ids::Run;
+use gesta_load::machine::store::{self, NEW_SERVER, Opened};
+use gesta_load::entities::calls::Calls;
+use gesta_load::entities::population::{Population, ask_all, make};
+use gesta_load::entities::start;
 
-use crate::event_ids::Run;
-use crate::machine::store::{self, NEW_SERVER, Opened};
-use crate::workload::entities::calls::Calls;
-use crate::workload::entities::population::{Population, ask_all, make};
-use crate::workload::entities::start;
 use crate::workload::read;
 
 /// Entities that come to memory, and a projection that catches up.

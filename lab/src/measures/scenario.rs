@@ -20,9 +20,10 @@ use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Failure, Result};
 use gesta_report::page;
 use gesta_report::{Report, Unit};
+use gesta_load::machine::processes::Tree;
+use gesta_load::cinema::alone;
 
-use crate::machine::processes::Tree;
-use crate::reservation::{HEAD_START, alone};
+use crate::reservation::HEAD_START;
 use crate::workload::ladder::Reached;
 use crate::workload::watch::{Sampled, Watched, sample};
 

@@ -26,15 +26,15 @@ use gesta_report::endpoint::Endpoint;
 use gesta_report::read_back::ReadBack;
 use gesta_report::{Report, ReportArgs};
 use gesta_report::units;
-
-use crate::machine::postgres;
-use crate::machine::store;
-use crate::workload::counters::Watch;
-use crate::workload::journals;
-use crate::workload::sizes::Sizes;
-use crate::workload::target::{
+use gesta_load::machine::postgres;
+use gesta_load::machine::store;
+use gesta_load::counters::Watch;
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{
     self, Beside, Claims, Events, GestaTarget, Load, Phase, PhaseRun, Target, TargetFacts,
 };
+
+use crate::workload::journals;
 
 use meeting::{Meeting, Others};
 use ranking::Ranking;

@@ -25,9 +25,9 @@ use gesta_report::failure::{Context as _, Result, fail};
 use gesta_report::histogram::Latencies;
 use gesta_report::{Report, ReportArgs, Table, Unit};
 use gesta_report::units;
+use gesta_load::machine::child::{Program, ProgramArgs, Server};
+use gesta_load::machine::http::Connection;
 
-use crate::machine::child::{Program, ProgramArgs, Server};
-use crate::machine::http::Connection;
 use crate::measures::shares::takers::{Taken, Takers, take_until_told};
 
 /// Users beside the one who takes.

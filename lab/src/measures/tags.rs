@@ -31,8 +31,8 @@ use gesta_report::endpoint::Endpoint;
 use gesta_report::{Report, ReportArgs};
 use gesta_report::units::{self, grouped};
 
-use crate::machine::store;
-use crate::workload::counters::{Spent, Watch};
+use gesta_load::machine::store;
+use gesta_load::counters::{Spent, Watch};
 
 use gesta::Gesta;
 use plan::{From, Plan};

@@ -10,11 +10,11 @@ use gesta_report::endpoint::Endpoint;
 use gesta_report::ReportArgs;
 use gesta_report::numbers::millis;
 use gesta_report::units::{self, maybe_seconds, seconds};
+use gesta_load::cinema::generator::{Drive, Phase};
+use gesta_load::cinema::model::SEATS_MAX;
+use gesta_load::cinema::script::Scenario;
+use gesta_load::machine::processes::Tree;
 
-use super::generator::{Drive, Phase};
-use super::model::SEATS_MAX;
-use super::script::Scenario;
-use crate::machine::processes::Tree;
 use crate::workload::ladder::Steps;
 
 /// Seconds between two requests of a user of the open loop.

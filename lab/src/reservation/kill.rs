@@ -13,17 +13,17 @@ use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Result, fail};
 use gesta_report::histogram::Latencies;
 use gesta_report::{Report, ReportArgs, Table, Unit, StoreFacts};
+use gesta_load::event_ids::Run;
+use gesta_load::machine::child::{Program, Server};
+use gesta_load::machine::store;
+use gesta_load::random::Random;
 
 use super::generator::{Drive, Generator, Phase, windows};
 use super::ledger::Ledger;
 use super::model::{SEATS_MAX, Shows};
 use super::script::{Scenario, Script};
 use super::verdict::Verdict;
-use crate::event_ids::Run;
 use crate::faults::world::DatabaseKind;
-use crate::machine::child::{Program, Server};
-use crate::machine::store;
-use crate::random::Random;
 
 /// The load must get going this soon after a restart.
 const GOING_WITHIN: Duration = Duration::from_secs(60);

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Result, fail};
 use gesta_report::{Report, Table, Unit};
+use gesta_load::cinema::generator::{Generator, Phase};
+use gesta_load::cinema::model::{Call, Outcome};
 
 use super::args::ReservationArgs;
-use super::generator::{Generator, Phase};
-use super::model::{Call, Outcome};
 use super::step::{self, Step};
 use crate::workload::watch::Watched;
 

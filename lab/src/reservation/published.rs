@@ -2,8 +2,8 @@
 
 use gesta_report::cells;
 use gesta_report::{Cell, Chart, Report, Scale, Table, Unit, Whose};
+use gesta_load::cinema::generator::Drive;
 
-use super::generator::Drive;
 use super::step::Step;
 
 /// The table of both.

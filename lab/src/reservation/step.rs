@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 use gesta_report::cells;
 use gesta_report::histogram::Percentiles;
 use gesta_report::{Cell, Report, Table, Unit};
+use gesta_load::cinema::generator::{Drive, Generator, Phase, windows};
+use gesta_load::cinema::measure::PhaseResult;
+use gesta_load::cinema::model::{Call, Outcome};
+use gesta_load::counters::{self, DatabaseFigures, Stretch, Watch};
 
-use super::generator::{Drive, Generator, Phase, windows};
-use super::measure::PhaseResult;
-use super::model::{Call, Outcome};
-use crate::workload::counters::{self, DatabaseFigures, Stretch, Watch};
 use crate::workload::ladder::Reached;
 use crate::workload::watch::{Sampled, Watched, sample};
 

@@ -34,8 +34,8 @@ use std::sync::Arc;
 use gesta_report::failure::{Result, fail};
 use gesta_report::endpoint::Endpoint;
 
-use crate::machine::network::Network;
-use crate::workload::target::Target;
+use gesta_load::machine::network::Network;
+use gesta_load::target::Target;
 
 pub(crate) use database::Database;
 use journal::{Design, Journal};

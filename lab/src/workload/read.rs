@@ -15,9 +15,9 @@ use http_body_util::BodyExt as _;
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Result, fail};
 
-use crate::faults::{CurrentStore, ask};
-use crate::machine::http::Connection;
-use crate::machine::postgres;
+use gesta_load::machine::{CurrentStore, ask};
+use gesta_load::machine::http::Connection;
+use gesta_load::machine::postgres;
 
 /// How long the store may be unavailable.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use gesta_report::host::{CpuMeter, CpuUse};
 
-use crate::machine::processes::Tree;
-use crate::workload::counters::{DatabaseFigures, Watch};
+use gesta_load::machine::processes::Tree;
+use gesta_load::counters::{DatabaseFigures, Watch};
 
 /// A generator that is busier is the limit.
 const OWN_SHARE_MAX: f64 = 0.9;

@@ -38,4 +38,4 @@ pub use facts::StoreFacts;
 pub use listing::Listing;
 pub use numbers::Unit;
 pub use report::{Check, FORMAT, Fact, Part, Report, ReportArgs};
-pub use table::{Cell, Column, Row, Table, Whose, causes};
+pub use table::{Cell, Column, Row, Table, Whose, causes, name_of};

@@ -93,6 +93,12 @@ macro_rules! cells {
     ($($value:expr),* $(,)?) => { vec![$($crate::Cell::from($value)),*] };
 }
 
+/// The name of a value in tables: its own in JSON, `server_kill`.
+pub fn name_of(value: impl Serialize) -> String {
+    let value = serde_json::to_value(value).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 /// Counts by cause in words: `2,003 × 40001`; nothing without any.
 pub fn causes<'a>(of: impl IntoIterator<Item = (&'a String, &'a u64)>) -> Cell {
     let mut by_cause = std::collections::BTreeMap::<&str, u64>::new();

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::Result;
 
-use crate::workload::entities::tally::{AnswersGiven, Command, Tally};
+use gesta_load::entities::tally::{AnswersGiven, Command, Tally};
 
 /// Entities, and their callers.
 const ENTITIES: usize = 20;

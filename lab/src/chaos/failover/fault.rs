@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 use gesta_report::failure::{Result, blocking};
+use gesta_report::name_of;
 
 use super::times::Hurt;
 use super::world::World;
-use crate::faults::name_of;
 
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, clap::ValueEnum)]

@@ -26,6 +26,9 @@ use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Failure, Result, fail};
 use gesta_report::{Report, StoreFacts};
 use gesta_report::units::grouped;
+use gesta_load::machine::ask::until;
+use gesta_load::random::Random;
+use gesta_load::entities::{self, tally::Tally};
 
 use self::groups::ConsumerGroups;
 use self::judge::{FailedOver, Stored};
@@ -35,13 +38,10 @@ use self::work::{Extent, Work};
 use self::world::{Operator, World};
 use super::{FailoverArgs, Found};
 use crate::cluster::load::{Way, client, connect};
-use crate::faults::ask::until;
 use crate::faults::load::read_on;
 use crate::faults::per_fault::PerFault;
 use crate::faults::promises;
 use crate::faults::writers::work_stream;
-use crate::random::Random;
-use crate::workload::entities::{self, tally::Tally};
 
 /// Streams with work for consumers.
 const WORK_STREAMS: usize = 4;

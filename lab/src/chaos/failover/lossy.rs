@@ -13,15 +13,15 @@ use gesta::entity::{Config, Entities};
 use gesta_report::failure::{Result, blocking, fail};
 use gesta_report::Report;
 use gesta_report::units::grouped;
+use gesta_load::machine::store::{self, Opened};
+use gesta_load::entities;
+use gesta_load::entities::tally::Tally;
 
 use self::work::Work;
 use super::fault::FailoverFault;
 use super::world::World;
 use super::{FailoverArgs, Found};
 use crate::faults::per_fault::PerFault;
-use crate::machine::store::{self, Opened};
-use crate::workload::entities;
-use crate::workload::entities::tally::Tally;
 
 /// All rounds.
 pub(super) struct Lossy<'a> {

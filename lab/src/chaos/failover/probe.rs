@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 use gesta_report::failure::Result;
 
-use crate::faults::ask::until;
-use crate::machine::postgres;
+use gesta_load::machine::ask::until;
+use gesta_load::machine::postgres;
 
 /// Pause between two writes to a member, and between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(10);

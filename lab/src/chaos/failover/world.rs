@@ -8,12 +8,12 @@ use gesta_rig::{Patroni, PatroniConfig, Replication, free_address};
 use tempfile::TempDir;
 use gesta_report::StoreFacts;
 use gesta_report::failure::{Result, blocking, fail};
+use gesta_load::machine::ask::until;
+use gesta_load::machine::child::{self, Program, Server};
+use gesta_load::machine::store;
 
 use super::probe::Probe;
 use crate::cluster::load::{Way, connect};
-use crate::faults::ask::until;
-use crate::machine::child::{self, Program, Server};
-use crate::machine::store;
 
 /// Another member is the primary this soon: `ttl` is 20 s.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(90);

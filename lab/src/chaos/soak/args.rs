@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use gesta_report::ReportArgs;
 use gesta_report::units::{self, seconds};
+use gesta_load::machine::store::StoreArgs;
+use gesta_load::target::Load;
 
 use super::plan::{LANES, Plan};
 use crate::faults::{Fault, Strength};
-use crate::machine::store::StoreArgs;
-use crate::workload::target::Load;
 
 /// Hours of mixed load with faults, then the read-back.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]

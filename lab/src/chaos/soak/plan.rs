@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gesta_core::{EventId, StreamId};
 
-use crate::workload::target::{Event, Events, NumberOf};
+use gesta_load::target::{Event, Events, NumberOf};
 
 /// Streams that a worker fills by turns.
 pub(super) const LANES: u32 = 8;
@@ -57,7 +57,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::sizes::Sizes;
+    use gesta_load::sizes::Sizes;
 
     #[test]
     fn an_event_tells_its_worker_and_number() {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use gesta_core::{ReadStream, Result};
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
+use gesta_load::machine::CurrentStore;
+use gesta_load::random::Random;
 
 use super::plan::Plan;
 use super::state::SoakState;
-use crate::faults::CurrentStore;
-use crate::random::Random;
 
 /// One reader.
 pub(super) struct Reader {

@@ -14,6 +14,13 @@ use gesta_report::endpoint::Endpoint;
 use gesta_report::host::{CpuMeter, CpuUse, resident_bytes};
 use gesta_report::{Report, Unit};
 use gesta_report::units::grouped;
+use gesta_load::machine::ask::until;
+use gesta_load::machine::CurrentStore;
+use gesta_load::machine::postgres;
+use gesta_load::machine::store;
+use gesta_load::random::Random;
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{self, Beside, Claims, Events, GestaTarget, Target};
 
 use super::args::SoakArgs;
 use super::followers::{Follower, FollowerPlace};
@@ -22,15 +29,9 @@ use super::readers::Reader;
 use super::schedule;
 use super::slices::{self, Slice, faults_between, verdict};
 use super::state::{Live, SoakState};
-use crate::faults::ask::until;
 use crate::faults::load::Load as Tails;
 use crate::faults::tails::Manner;
-use crate::faults::{CurrentStore, Fault, World};
-use crate::machine::postgres;
-use crate::machine::store;
-use crate::random::Random;
-use crate::workload::sizes::Sizes;
-use crate::workload::target::{self, Beside, Claims, Events, GestaTarget, Target};
+use crate::faults::{Fault, World};
 
 /// How long the closed loop is that looks for the peak.
 const PEAK: Duration = Duration::from_secs(5);

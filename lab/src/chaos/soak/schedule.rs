@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use gesta_load::random::{Bag, Random};
 
 use super::args::SoakArgs;
 use super::state::SoakState;
 use crate::faults::{Fault, World, inflict};
-use crate::random::{Bag, Random};
 
 /// How often it is looked whether the load has recovered.
 const LOOK: Duration = Duration::from_millis(5);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use gesta_report::cells;
 use gesta_report::histogram::{Percentiles, median};
 use gesta_report::{Cell, Chart, Scale, Table, Unit, causes};
+use gesta_load::target::Phase;
 
 use crate::faults::per_fault::PerFault;
-use crate::workload::target::Phase;
 
 /// What happened in one slice.
 #[derive(Debug, Clone, Default)]

@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use gesta_report::histogram::Latencies;
+use gesta_load::target::{Observer, PhaseRun};
 
 use super::plan::Plan;
 use super::slices::FaultLine;
 use crate::faults::record::Findings;
-use crate::workload::target::{Observer, PhaseRun};
 
 /// Acknowledgements whose time is remembered, per writer, for the time until delivery.
 const ACKNOWLEDGEMENTS_KEPT: usize = 256;

@@ -8,12 +8,13 @@ use clap::Parser;
 use gesta_core::EventStore;
 use tokio_util::sync::CancellationToken;
 use gesta_report::{Cell, Part, Report, Table, Unit};
+use gesta_load::machine::CurrentStore;
 
 use super::args::SoakArgs;
 use super::run::soak;
 use super::slices::SLICES;
 use crate::faults::bumpy::{Breach, Bumpy};
-use crate::faults::{CurrentStore, World};
+use crate::faults::World;
 
 /// How long a soak is run again because the machine was too busy for it to show everything.
 const PATIENCE: Duration = Duration::from_secs(300);

@@ -9,10 +9,10 @@
 use std::collections::HashMap;
 
 use uuid::Uuid;
+use gesta_load::cinema::{Wrong, Wrongs};
 
 use super::book::{Book, Change, Did, Place, Seat, Timer};
 use crate::cluster::clocks::ClockReadings;
-use crate::reservation::{Wrong, Wrongs};
 
 /// What the key of a command begins with that a timer gives.
 const TIMER: &str = "timer-";

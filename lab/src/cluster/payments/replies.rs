@@ -11,10 +11,11 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
+use gesta_load::cinema::{Wrong, Wrongs};
+
 use super::book::{Book, Change, Did, Seat};
 use super::judge::timer_of;
 use super::users::{Command, Record, Reply, Saw};
-use crate::reservation::{Wrong, Wrongs};
 
 /// A reply about a seat.
 struct Fit {

@@ -14,6 +14,7 @@ use gesta_memory::MemoryStore;
 use prost::Message as _;
 use serde_json::json;
 use uuid::Uuid;
+use gesta_load::cinema::{Wrong, Wrongs};
 
 use super::book::{Book, Did, REQUESTS, Seat, SeatChanged, Seen};
 use super::judge::{Counts, Terms, judge, open};
@@ -21,7 +22,6 @@ use super::replies;
 use super::users::{Command, Reading, Record, Reply, Saw};
 use super::{ReadSoFar, Reader};
 use crate::cluster::clocks::{ClockReadings, Setting, Span};
-use crate::reservation::{Wrong, Wrongs};
 
 const SECOND: i64 = 1_000_000;
 const WITHIN: i64 = 3 * SECOND;

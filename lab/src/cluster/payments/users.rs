@@ -16,10 +16,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use gesta_report::failure::{Result, fail};
+use gesta_load::machine::http::Connection;
+use gesta_load::random::Random;
 
 use super::book::{Did, Seat};
-use crate::machine::http::Connection;
-use crate::random::Random;
 
 /// Shows of a round at least, and for each user, and their seats: so many that not all are paid in the end.
 const SHOWS_MIN: usize = 50;

@@ -15,10 +15,10 @@ use gesta_report::failure::{Result, fail};
 use gesta_report::host::CpuMeter;
 use gesta_report::read_back::ReadBack;
 
-use crate::event_ids::Run;
-use crate::random::Random;
-use crate::workload::sizes::Sizes;
-use crate::workload::target::{Events, GestaTarget, PhaseRun, Target as _};
+use gesta_load::event_ids::Run;
+use gesta_load::random::Random;
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{Events, GestaTarget, PhaseRun, Target as _};
 
 /// Most bytes of payloads, and most payloads, that are made in advance.
 const POOL_BYTES_MAX: usize = 64 << 20;

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use gesta_report::failure::{Context as _, Result};
 use gesta_report::histogram::median;
 use gesta_report::units::grouped;
+use gesta_load::machine::postgres;
+use gesta_load::target::{GestaTarget, Target as _};
 
 use super::bare;
 use super::figures::Run;
 use super::{Against, Lab, ROUNDS};
-use crate::machine::postgres;
-use crate::workload::target::{GestaTarget, Target as _};
 
 /// Part of its fair share that each of several servers must have, unless --floor says otherwise.
 const FAIR_SHARE_MIN: f64 = 0.2;

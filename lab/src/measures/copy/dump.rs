@@ -4,10 +4,10 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use gesta_report::failure::{Context, Result, fail};
+use gesta_load::machine::postgres;
 
 use super::legs::database_bytes;
 use super::places::Places;
-use crate::machine::postgres;
 
 /// What it is called in tables.
 pub(super) const TITLE: &str = "pg_dump | pg_restore, PostgreSQL to PostgreSQL";

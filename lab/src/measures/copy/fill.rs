@@ -11,8 +11,8 @@ use gesta_core::{
 };
 use gesta_report::failure::{Context, Result};
 
-use crate::machine::store;
-use crate::random::Random;
+use gesta_load::machine::store;
+use gesta_load::random::Random;
 
 /// Events of an append, and of a stream.
 const APPEND_EVENTS: u64 = 100;

@@ -8,11 +8,11 @@ use gesta_copy::{Copy, Settings, Step};
 use gesta_rig::{Child, Output};
 use serde::Deserialize;
 use gesta_report::failure::{Context, Result, fail};
+use gesta_load::machine::postgres;
+use gesta_load::random::Random;
 
 use super::CopyArgs;
 use super::places::Places;
-use crate::machine::postgres;
-use crate::random::Random;
 
 /// The longest time that a copy runs before it is killed, in ms.
 const KILLED_WITHIN_MS: usize = 2_000;

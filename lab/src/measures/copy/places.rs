@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use gesta_report::failure::{Context, Result};
 use gesta_report::endpoint;
 
-use crate::machine::postgres;
+use gesta_load::machine::postgres;
 
 /// What the names of all databases of the lab's copies begin with.
 const PREFIX: &str = "gesta_lab_copy";

@@ -11,10 +11,10 @@ use gesta_core::{
 };
 use gesta_report::failure::{Context, Result};
 use gesta_report::read_back::ReadBack;
+use gesta_load::machine::{CurrentStore, ask};
 
 use super::Stores;
 use super::ways::{Measured, Way};
-use crate::faults::{CurrentStore, ask};
 
 /// Places of a course.
 pub(super) const PLACES: usize = 20;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use gesta_core::{Append, Checkpoint, EventStore, Filter, Query};
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::Result;
+use gesta_load::entities::calls::{Calls, drive};
 
 use super::Stores;
 use super::courses::{self, COURSES, Decided, Finding, PLACES, register, subscribe, tag};
-use crate::workload::entities::calls::{Calls, drive};
 
 /// One in so many decisions is about a user name.
 const NAMES_EVERY: u64 = 4;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Result, fail};
 use gesta_report::read_back::ReadBack;
 
-use crate::workload::target::{self, Append, AppendError, Claims, Events, Session, Target};
+use gesta_load::target::{self, Append, AppendError, Claims, Events, Session, Target};
 
 /// Times that the work is done on the clock.
 const ROUNDS: u32 = 3;

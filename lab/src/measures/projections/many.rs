@@ -11,12 +11,12 @@ use gesta_projection::{BeginAt, Effects, Phase, Projections, Running};
 use gesta_projection_postgres::PostgresTarget;
 use gesta_report::failure::{Context, Result, fail};
 use gesta_report::Report;
+use gesta_load::counters::{Look, Watch};
 
 use super::ProjectionsArgs;
 use super::catch_up::everything;
 use super::models::{Performed, Tagged, burst};
 use super::places::Place;
-use crate::workload::counters::{Look, Watch};
 
 /// Numbers of projections that are compared; the published experiment had 35.
 const NUMBERS: [usize; 3] = [1, 35, 100];

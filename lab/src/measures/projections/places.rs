@@ -7,8 +7,8 @@ use gesta_projection_postgres::{Options, PostgresTarget};
 use gesta_projection_sqlite::SqliteTarget;
 use gesta_report::failure::{Context, Result};
 
-use crate::machine::postgres;
-use crate::machine::store::{self, Opened};
+use gesta_load::machine::postgres;
+use gesta_load::machine::store::{self, Opened};
 
 /// Schemas of the store and of the rows.
 const STORE: &str = "gesta_lab_projections";

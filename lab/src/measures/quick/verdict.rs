@@ -2,7 +2,7 @@
 
 use gesta_report::units::grouped;
 
-use crate::workload::target::Phase;
+use gesta_load::target::Phase;
 
 /// A 99th percentile up to this is good.
 const P99_MS_MAX: f64 = 100.0;

@@ -15,8 +15,8 @@ use gesta_report::endpoint::Endpoint;
 use gesta_report::ReportArgs;
 use gesta_report::numbers::millis;
 use gesta_report::units::{self, maybe_seconds, seconds};
+use gesta_load::machine::processes::Tree;
 
-use crate::machine::processes::Tree;
 use crate::workload::ladder::Steps;
 
 /// Seconds between two requests of a user of the open loop who does not think.

@@ -13,7 +13,7 @@ use tokio_postgres::error::SqlState;
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Result, fail};
 
-use crate::machine::postgres;
+use gesta_load::machine::postgres;
 
 /// How often a process looks whether all are there.
 const LOOK: Duration = Duration::from_millis(20);

@@ -13,13 +13,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Failure, Result, fail};
 use gesta_report::endpoint;
+use gesta_load::event_ids::Run;
+use gesta_load::machine::store::{self, Opened};
+use gesta_load::random::Random;
 
 use super::plan::{self, From, OTHERS, Plan};
 use super::readers::{ReaderState, Readers};
 use super::{Form, PAYLOAD, Settings, Subject, settle};
-use crate::event_ids::Run;
-use crate::machine::store::{self, Opened};
-use crate::random::Random;
 use crate::workload::journals::Database;
 
 /// Events per append of the older ones, and appends of them under way at once.

@@ -17,11 +17,11 @@ use tokio_postgres::{Client, Row, Statement};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use gesta_report::failure::{Context, Failure, Result, fail};
 use gesta_report::endpoint;
+use gesta_load::random::Random;
 
 use super::plan::{self, From, Plan};
 use super::readers::{ReaderState, Readers};
 use super::{Form, PAYLOAD, Settings, Subject, settle};
-use crate::random::Random;
 use crate::workload::journals::Database;
 
 /// Bytes of the number at the beginning of a message.

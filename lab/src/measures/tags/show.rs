@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use crate::measures::tags::Reading;
     use crate::measures::tags::plan::Plan;
-    use crate::workload::counters::Spent;
+    use gesta_load::counters::Spent;
 
     fn result(form: Form, readers: u64, queries: u64, fault: Option<&str>) -> FormResult {
         let spent = Spent {

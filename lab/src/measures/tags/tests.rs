@@ -47,7 +47,7 @@ fn small<'a>(args: &'a TagsArgs, url: &'a str, watch: &'a Watch) -> Lab<'a> {
 }
 
 async fn schemas_left(url: &str) -> i64 {
-    let client = crate::machine::postgres::connect(url).await.unwrap();
+    let client = gesta_load::machine::postgres::connect(url).await.unwrap();
     let sql = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'gesta\\_lab\\_tags%'";
     client.query_one(sql, &[]).await.unwrap().get(0)
 }
@@ -149,10 +149,10 @@ async fn faults_after_a_late_commit(form: Form, server: &gesta_rig::Server) -> V
     let mut readers = journal.readers(From::End, None).await.unwrap();
     readers.all_live(SOON).await.unwrap();
 
-    let late = crate::machine::postgres::connect(&url).await.unwrap();
+    let late = gesta_load::machine::postgres::connect(&url).await.unwrap();
     late.batch_execute("BEGIN").await.unwrap();
     journal.write_through(&late, 0).await.unwrap();
-    let early = crate::machine::postgres::connect(&url).await.unwrap();
+    let early = gesta_load::machine::postgres::connect(&url).await.unwrap();
     journal.write_through(&early, 1).await.unwrap();
     journal.wait_for_reads(2).await;
     late.batch_execute("COMMIT").await.unwrap();

@@ -13,12 +13,12 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_postgres::{Client, Statement};
 use gesta_report::failure::Result;
+use gesta_load::target::{Append, AppendError, Session};
 
 use super::database::Database;
 use super::inserts::JDBC;
 use super::journal::{Design, Tables};
 use super::rows::{Answer, millis, only, prepare, query, sequence, writer};
-use crate::workload::target::{Append, AppendError, Session};
 
 /// Appends that may wait.
 const QUEUE_APPENDS_MAX: usize = 1_000;

@@ -5,9 +5,9 @@ use tokio::sync::Mutex;
 use tokio_postgres::Client;
 use gesta_report::failure::{Context, Result};
 
-use crate::machine::network::Network;
-use crate::machine::postgres;
-use crate::machine::store;
+use gesta_load::machine::network::Network;
+use gesta_load::machine::postgres;
+use gesta_load::machine::store;
 
 /// Most partitions that are dropped by one statement. Each takes some seven locks (table, indexes, large values), and a
 /// server with its own defaults has 6,400.

@@ -12,11 +12,11 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 use gesta_report::failure::Result;
+use gesta_load::target::{Append, AppendError, Session};
 
 use super::database::Database;
 use super::journal::{Design, Tables};
 use super::rows::{Answer, command, prepare, query, version};
-use crate::workload::target::{Append, AppendError, Session};
 
 const BUNDLED: Tables = Tables {
     name: "eventstore",

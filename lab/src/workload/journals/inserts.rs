@@ -14,11 +14,11 @@ use async_trait::async_trait;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 use gesta_report::failure::Result;
+use gesta_load::target::{Append, Session};
 
 use super::database::Database;
 use super::journal::{Design, Tables};
 use super::rows::{Answer, Json, append_error, millis, only, prepare, query, sequence, writer};
-use crate::workload::target::{Append, Session};
 
 const NOTE: &str = "untagged events; each append is one INSERT and its own transaction, on the worker's own connection";
 /// Slices of `r2dbc`, for ever.

@@ -6,12 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio_postgres::{Client, Row};
 use gesta_report::failure::{Context, Result};
+use gesta_load::machine::network::Network;
+use gesta_load::machine::postgres;
+use gesta_load::machine::store;
+use gesta_load::target::{Events, Session, Stored, Target, TargetFacts};
 
 use super::database::Database;
-use crate::machine::network::Network;
-use crate::machine::postgres;
-use crate::machine::store;
-use crate::workload::target::{Events, Session, Stored, Target, TargetFacts};
 
 /// Rows that the read-back takes at a time.
 const PAGE: u16 = 10_000;

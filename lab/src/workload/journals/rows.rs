@@ -10,7 +10,7 @@ use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
 use gesta_report::failure::Result;
 
-use crate::workload::target::{Append, AppendError, Event};
+use gesta_load::target::{Append, AppendError, Event};
 
 /// Result of an append.
 pub(super) type Answer<T> = std::result::Result<T, AppendError>;

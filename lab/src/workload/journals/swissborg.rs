@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use tokio_postgres::{Client, Statement};
 use gesta_report::failure::Result;
+use gesta_load::target::{Append, Session};
 
 use super::database::Database;
 use super::inserts::{Bind, Inserter, Inserts, PLAIN};
 use super::journal::{Design, Tables};
 use super::rows::{Answer, prepare, query, sequence};
-use crate::workload::target::{Append, Session};
 
 /// Positions, or sequence numbers, of a partition.
 const PARTITION: i64 = 10_000_000;

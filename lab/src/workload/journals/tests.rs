@@ -10,13 +10,13 @@ use bytes::Bytes;
 use tokio::sync::Barrier;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-
-use super::*;
-use crate::machine::postgres;
-use crate::workload::sizes::Sizes;
-use crate::workload::target::{
+use gesta_load::machine::postgres;
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{
     self, Append, AppendError, Event, Events, GestaTarget, Load, Session, Stored,
 };
+
+use super::*;
 
 const ME: u32 = 9;
 /// No test waits longer for anything.

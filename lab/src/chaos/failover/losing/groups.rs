@@ -14,14 +14,14 @@ use http_body_util::BodyExt as _;
 use http_body_util::channel::Channel;
 use tokio::task::JoinSet;
 use gesta_report::failure::{Context, Result, fail};
+use gesta_load::machine::grpc::{self, GROUPS, Messages, identifier, read};
+use gesta_load::random::Random;
+use gesta_load::entities::tally::read_stream;
 
 use super::judge::{self, Given, Stored, Wanted};
 use super::subscribers::given;
 use super::world::Operator;
 use crate::cluster::load::{Way, connect};
-use crate::machine::grpc::{self, GROUPS, Messages, identifier, read};
-use crate::random::Random;
-use crate::workload::entities::tally::read_stream;
 
 /// Consumers of each group.
 const CONSUMERS: u64 = 2;

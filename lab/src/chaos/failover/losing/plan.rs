@@ -1,9 +1,9 @@
 //! What happens in a round.
 
 use serde::Serialize;
+use gesta_load::random::Random;
 
 use crate::chaos::failover::FailoverArgs;
-use crate::random::Random;
 
 /// What becomes of the primaries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -15,11 +15,11 @@ use http_body_util::{BodyExt as _, Full};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use gesta_report::failure::{Result, fail};
+use gesta_load::machine::grpc::{self, Messages, STREAMS, identifier, read};
 
 use super::judge::{self, Given, Stored, Wanted};
 use crate::chaos::failover::lossy::check::is_named;
 use crate::cluster::load::{Way, connect};
-use crate::machine::grpc::{self, Messages, STREAMS, identifier, read};
 
 /// Pause before a subscriber comes back.
 const BACK_OFF: Duration = Duration::from_millis(20);

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use gesta_core::{EventStore as _, Position, ReadStream, Revision, StreamId};
 use gesta_report::failure::Result;
+use gesta_load::machine::ask::until;
 
 use super::{PATIENCE, Rounds, WORK_STREAMS};
 use crate::chaos::failover::commands::{CALLERS, Commands};
 use crate::cluster::load::{Way, client, connect};
-use crate::faults::ask::until;
 use crate::faults::load::Load;
 use crate::faults::writers::{Claims, work_stream};
 

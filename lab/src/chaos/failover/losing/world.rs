@@ -9,10 +9,10 @@ use std::time::Instant;
 use gesta_rig::{Cluster, FaultProxy, Replication, free_address};
 use tempfile::TempDir;
 use gesta_report::failure::{Context, Result, blocking, fail};
+use gesta_load::machine::child::{self, Program, Server};
+use gesta_load::random::Random;
 
 use crate::cluster::load::Way;
-use crate::machine::child::{self, Program, Server};
-use crate::random::Random;
 
 /// A primary and its standbys; all that Gesta sends them goes by way of proxies.
 pub(super) struct Database {

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use gesta_core::{Error, ErrorKind, EventId, Incarnation, Position, RecordedEvent};
 use gesta_kit::history::{HistoryReport, Violation};
+use gesta_load::entities::tally::{Event, decoded};
 
 use crate::faults::record::Acknowledged;
-use crate::workload::entities::tally::{Event, decoded};
 
 /// Most findings of one kind that are told.
 const TOLD_MAX: usize = 5;

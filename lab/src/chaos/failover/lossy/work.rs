@@ -9,18 +9,18 @@ use gesta_core::{
     AllFrom, Checkpoint, Error, EventStore as _, Filter, Incarnation, ReadAll, RecordedEvent,
     Subscribe, SubscribeFrom, SubscribeTo,
 };
+use gesta_load::machine::ask::until;
+use gesta_load::machine::store::Opened;
+use gesta_load::entities::tally::Tally;
 
 use super::check::{self, Histories, Seen};
 use crate::chaos::failover::FailoverArgs;
 use crate::chaos::failover::commands::{CALLERS, Commands};
 use crate::chaos::failover::world::World;
 use crate::cluster::load::{Way, client, connect};
-use crate::faults::ask::until;
 use crate::faults::load::{Load, read_on};
 use crate::faults::tails::{Manner, Sink};
 use crate::faults::writers::Claims;
-use crate::machine::store::Opened;
-use crate::workload::entities::tally::Tally;
 use gesta::entity::Entities;
 
 /// Appends and commands that are answered between two steps of a round.

@@ -6,10 +6,10 @@ use tokio_postgres::types::ToSql;
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Result};
 use gesta_report::read_back::ReadBack;
+use gesta_load::machine::postgres;
+use gesta_load::target::PhaseRun;
 
 use super::{Clocked, Places, Plan, Row};
-use crate::machine::postgres;
-use crate::workload::target::PhaseRun;
 
 pub(super) async fn measure(
     plan: &Plan<'_>,

@@ -12,9 +12,9 @@ use rusqlite::{Connection, params};
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Result, fail};
 use gesta_report::read_back::ReadBack;
+use gesta_load::target::PhaseRun;
 
 use super::{Clocked, Places, Plan};
-use crate::workload::target::PhaseRun;
 
 /// How often the log is copied into the file.
 const CHECKPOINT_EVERY: Duration = Duration::from_millis(50);

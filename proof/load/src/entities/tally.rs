@@ -1,0 +1,245 @@
+//! The entity of these measurements, and what was answered.
+//!
+//! Its state is a count and a digest of all its events, so a reply names exactly the events that it rests on.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gesta::entity::Decider;
+use gesta_core::{ErrorKind, EventStore, EventStoreExt, RecordedEvent};
+use serde::{Deserialize, Serialize};
+
+use gesta_report::failure::{Context, Result};
+
+/// Count and digest of the events so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    pub count: u64,
+    pub digest: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Command {
+    /// One event.
+    Count { by: u32, n: u64 },
+    /// None.
+    Look,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Event {
+    #[serde(rename = "counted")]
+    Counted { by: u32, n: u64 },
+}
+
+impl Decider for Tally {
+    type Command = Command;
+    type Event = Event;
+    type Reply = Tally;
+    type Rejection = std::convert::Infallible;
+
+    fn decide(
+        &self,
+        command: &Command,
+        _: &gesta::entity::Context<'_>,
+    ) -> std::result::Result<Vec<Event>, Self::Rejection> {
+        Ok(match *command {
+            Command::Count { by, n } => vec![Event::Counted { by, n }],
+            Command::Look => vec![],
+        })
+    }
+
+    fn evolve(&mut self, event: &Event) {
+        let Event::Counted { by, n } = *event;
+        self.count += 1;
+        let mixed = self.digest ^ (u64::from(by) << 40) ^ n;
+        self.digest = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ self.count;
+    }
+
+    fn reply(&self, _: &Command) -> Tally {
+        *self
+    }
+}
+
+/// What was answered, to be compared with what is stored.
+#[derive(Debug)]
+pub struct AnswersGiven {
+    /// What the streams of the entities begin with; their numbers follow.
+    prefix: String,
+    entities: Vec<EntityAnswers>,
+    wrongs: Mutex<Vec<String>>,
+}
+
+#[derive(Debug, Default)]
+struct EntityAnswers {
+    /// The highest count in any answer so far.
+    seen: AtomicU64,
+    /// Answers, and whether the command had an event.
+    answers: Mutex<Vec<(bool, Tally)>>,
+}
+
+/// What had been answered about an entity before a command was sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Before(u64);
+
+impl AnswersGiven {
+    pub fn new(entities: usize) -> Arc<Self> {
+        Self::of("", entities)
+    }
+
+    /// Of entities whose ids begin so, and then have a number.
+    pub fn of(prefix: &str, entities: usize) -> Arc<Self> {
+        Arc::new(Self {
+            prefix: format!("tally-{prefix}"),
+            entities: (0..entities).map(|_| EntityAnswers::default()).collect(),
+            wrongs: Mutex::default(),
+        })
+    }
+
+    /// Before a command is sent.
+    pub fn before(&self, entity: usize) -> Before {
+        Before(self.entities[entity].seen.load(Ordering::SeqCst))
+    }
+
+    /// A command was answered.
+    pub fn after(&self, entity: usize, before: Before, command: Command, reply: Tally) {
+        let page = &self.entities[entity];
+        page.seen.fetch_max(reply.count, Ordering::SeqCst);
+        let counts = matches!(command, Command::Count { .. });
+        if reply.count < before.0 + u64::from(counts) {
+            self.wrong(format!(
+                "entity {entity}: stale: {command:?} was answered from event {}, although {} were acknowledged before",
+                reply.count, before.0
+            ));
+        }
+        page.answers.lock().unwrap().push((counts, reply));
+    }
+
+    fn wrong(&self, what: String) {
+        self.wrongs.lock().unwrap().push(what);
+    }
+
+    /// Compares with the store. Gives the number of acknowledged events and what is wrong.
+    pub async fn check(&self, store: &dyn EventStore) -> Result<(u64, Vec<String>)> {
+        let mut acknowledged = 0;
+        for (entity, page) in self.entities.iter().enumerate() {
+            let stream = format!("{}{entity}", self.prefix);
+            let stored = read_stream(store, &stream).await?;
+            let mut tally = Tally::default();
+            let mut digests = vec![tally.digest];
+            let mut once = HashMap::new();
+            for event in &stored {
+                let Event::Counted { by, n } = decoded(&event.data)?;
+                tally.evolve(&Event::Counted { by, n });
+                digests.push(tally.digest);
+                if let Some(first) = once.insert((by, n), event.revision) {
+                    let again = event.revision;
+                    self.wrong(format!(
+                        "{stream}: the command {by}/{n} is stored twice, at {first} and {again}"
+                    ));
+                }
+            }
+            let mut answers = page.answers.lock().unwrap().clone();
+            answers.sort_by_key(|(_, reply)| reply.count);
+            for (_, reply) in &answers {
+                let at = usize::try_from(reply.count)?;
+                if digests.get(at) != Some(&reply.digest) {
+                    self.wrong(format!(
+                        "{stream}: an answer rests on events that are not stored: {reply:?}"
+                    ));
+                }
+            }
+            answers.retain(|(counts, _)| *counts);
+            acknowledged += answers.len() as u64;
+            for pair in answers.windows(2) {
+                let event = pair[0].1.count;
+                if event == pair[1].1.count {
+                    self.wrong(format!("{stream}: two commands got the same event {event}"));
+                }
+            }
+        }
+        let wrongs = std::mem::take(&mut *self.wrongs.lock().unwrap());
+        Ok((acknowledged, wrongs))
+    }
+}
+
+/// The events of a stream; none if it is not there.
+pub async fn read_stream(
+    store: &dyn EventStore,
+    stream: &str,
+) -> Result<Vec<RecordedEvent>> {
+    match store.read_whole_stream(stream).await {
+        Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Ok(vec![]),
+        read => Ok(read?),
+    }
+}
+
+pub fn decoded(data: &[u8]) -> Result<Event> {
+    /// The content of an event.
+    #[derive(Deserialize)]
+    struct Plain {
+        by: u32,
+        n: u64,
+    }
+    let Plain { by, n } =
+        serde_json::from_slice(data).context("an event of a tally cannot be read")?;
+    Ok(Event::Counted { by, n })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn stored(count: u64) -> Arc<dyn EventStore> {
+        let store = Arc::new(gesta_memory::MemoryStore::new());
+        for n in 0..count {
+            let event_type = gesta_core::EventType::new("counted").unwrap();
+            let event = gesta_core::EventData::json(event_type, format!("{{\"by\":1,\"n\":{n}}}"));
+            store
+                .append_to("tally-0", gesta_core::ExpectedRevision::Any, vec![event])
+                .await
+                .unwrap();
+        }
+        store
+    }
+
+    fn after(count: u64) -> Tally {
+        let mut tally = Tally::default();
+        (0..count).for_each(|n| tally.evolve(&Event::Counted { by: 1, n }));
+        tally
+    }
+
+    const COUNT: Command = Command::Count { by: 1, n: 0 };
+
+    #[tokio::test]
+    async fn right_answers_pass() {
+        let given = AnswersGiven::new(1);
+        for count in 1..=3 {
+            given.after(0, given.before(0), COUNT, after(count));
+            given.after(0, given.before(0), Command::Look, after(count));
+        }
+        let (acknowledged, wrongs) = given.check(&*stored(3).await).await.unwrap();
+        assert_eq!((acknowledged, wrongs), (3, vec![]));
+    }
+
+    #[tokio::test]
+    async fn lost_doubled_and_stale_answers_are_found() {
+        let given = AnswersGiven::new(1);
+        let early = given.before(0);
+        given.after(0, early, COUNT, after(4));
+        let (_, wrongs) = given.check(&*stored(3).await).await.unwrap();
+        assert!(wrongs[0].contains("not stored"), "{wrongs:?}");
+
+        let given = AnswersGiven::new(1);
+        let early = given.before(0);
+        given.after(0, early, COUNT, after(2));
+        given.after(0, early, COUNT, after(2));
+        given.after(0, given.before(0), Command::Look, after(1));
+        let (_, wrongs) = given.check(&*stored(3).await).await.unwrap();
+        for said in ["same event", "stale"] {
+            let is_told = wrongs.iter().any(|wrong| wrong.contains(said));
+            assert!(is_told, "{said}: {wrongs:?}");
+        }
+    }
+}
