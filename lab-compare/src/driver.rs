@@ -12,7 +12,7 @@ use gesta_report::failure::{Context, Failure, Result, fail};
 use gesta_report::histogram::Latencies;
 use gesta_report::host::{CpuMeter, CpuUse};
 use gesta_report::read_back::ReadBack;
-use gesta_lab::target::PhaseRun;
+use gesta_load::target::PhaseRun;
 use serde::{Deserialize, Serialize};
 
 use crate::child::Child;

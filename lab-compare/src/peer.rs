@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use gesta_report::failure::{Failure, Result, fail};
 use gesta_report::read_back::ReadBack;
-use gesta_lab::sizes::Sizes;
-use gesta_lab::target::{self, Events, Load, Phase, Target};
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{self, Events, Load, Phase, Target};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 

@@ -3,7 +3,7 @@
 use gesta_report::cells;
 use gesta_report::read_back::ReadBack;
 use gesta_report::{Cell, Chart, Report, Scale, Table, Unit, Whose};
-use gesta_lab::target::Phase;
+use gesta_load::target::Phase;
 
 use crate::peer::{About, Measured};
 use crate::workload::Cell;

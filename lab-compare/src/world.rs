@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gesta_report::failure::{Context, Failure, Result, fail};
-use gesta_lab::store;
+use gesta_load::machine::store;
 use serde::Serialize;
 use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};

@@ -1,29 +1,20 @@
-//! `cluster`: several servers that are nodes of one PostgreSQL database, to try out (`up`), to hurt (`chaos`), to
-//! restart (`roll`), and to measure (`hop`, `cinema`, `share`, `databases`).
+//! `cluster`: several servers that are nodes of one PostgreSQL database, to try out (`up`), to restart
+//! (`roll`), and to measure (`hop`, `cinema`, `share`, `databases`).
 //!
-//! Not here: faults of a single server and its database (`faults`).
+//! Not here: nodes that are hurt (`gesta-chaos`).
 
-mod chaos;
 mod cinema;
-mod clocks;
-mod fault;
-pub(crate) mod load;
-pub(crate) mod nodes;
-mod owners;
-mod paths;
-mod payments;
 mod rates;
 mod roll;
-mod seats;
 mod trace;
 
 use std::path::PathBuf;
 
 use tokio_util::sync::CancellationToken;
 use gesta_report::failure::Result;
+use gesta_chaos::world::{Plan, World};
 use gesta_load::machine::child::{Program, ProgramArgs};
 
-use self::nodes::{Conditions, Nodes};
 
 /// A show to begin with.
 const SHOW: &str =
@@ -34,8 +25,6 @@ const SHOW: &str =
 pub(crate) enum ClusterCommand {
     /// Starts a database and nodes of it, and ends them on Ctrl-C.
     Up(UpArgs),
-    /// Hurts the nodes, round by round, and checks after each whether everything acknowledged is stored once.
-    Chaos(chaos::ChaosArgs),
     /// Appends through the owner of a log, through another node, and by hints, by turns.
     Hop(rates::HopArgs),
     /// Reserves seats of a cinema on one node and on several: through one, all, the owner and never the owner, by
@@ -84,13 +73,17 @@ impl SizeArgs {
             databases: 1,
         }
     }
+
+    /// As many nodes of this program.
+    pub(crate) fn plan(&self, program: &Program) -> Plan {
+        Plan::nodes(program.clone(), self.nodes, self.logs, self.databases)
+    }
 }
 
 /// The command. True if it is a result.
 pub(crate) async fn run(command: &ClusterCommand, stop: &CancellationToken) -> Result<bool> {
     match command {
         ClusterCommand::Up(args) => up(args, stop).await,
-        ClusterCommand::Chaos(args) => chaos::run(args, stop).await,
         ClusterCommand::Hop(args) => rates::hop(args, stop).await,
         ClusterCommand::Cinema(args) => cinema::run(args, stop).await,
         ClusterCommand::Share(args) => rates::share(args, stop).await,
@@ -111,18 +104,18 @@ async fn up(args: &UpArgs, stop: &CancellationToken) -> Result<bool> {
             )
         }
     };
-    let mut nodes = Nodes::start(&program, &args.size, Conditions::default()).await?;
+    let mut nodes = World::start(&args.size.plan(&program)).await?;
     for database in nodes.urls() {
         println!("database  {database}");
     }
-    for node in &nodes.all {
+    for node in &nodes.members {
         println!("{}    {}", node.name, node.server.url());
     }
-    let first = nodes.all[0].server.url();
+    let first = nodes.members[0].server.url();
     println!(
         "\ncurl -d '{body}' -H 'content-type: application/json' {first}{path}\n\nCtrl-C ends all of them."
     );
     stop.cancelled().await;
-    nodes.stop().await;
+    nodes.stop().await?;
     Ok(true)
 }

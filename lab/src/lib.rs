@@ -16,20 +16,11 @@
     reason = "counts and bytes of a run have fewer than 53 bits"
 )]
 
-mod chaos;
 mod cluster;
-mod event_ids;
-mod faults;
-mod history_file;
-mod judge;
-mod machine;
 mod measures;
 mod reservation;
 mod workload;
 
-pub use gesta_load::random;
-pub use machine::{network, store};
-pub use workload::{counters, sizes, target};
 
 use std::process::ExitCode;
 
@@ -38,7 +29,6 @@ use clap::{Parser, Subcommand};
 use gesta_report::failure::Result;
 use gesta_report::{page, stop};
 
-use crate::chaos::{failover, soak, torture};
 use crate::measures::{
     append, catch_up, copy, decisions, latency, locking, projections, quick, recovery, scenario,
     schemas, shares, tags,
@@ -97,10 +87,6 @@ enum Command {
     Copy(copy::CopyArgs),
     /// Decisions by tags: what a condition costs, and what contention on one tag does.
     Decisions(decisions::DecisionsArgs),
-    /// Fail-overs of PostgreSQL by Patroni under load: is anything lost, and how soon do appends go on?
-    Failover(failover::FailoverArgs),
-    /// Our own judges on histories that --history has written.
-    Judge(judge::JudgeArgs),
     /// What distance costs: separate statements, one bundled statement, Gesta's pipeline.
     Latency(latency::LatencyArgs),
     /// The entity in memory against load, decide, append with optimistic locking.
@@ -115,20 +101,14 @@ enum Command {
     Recovery(recovery::RecoveryArgs),
     /// Seats of a cinema, over HTTP: how many requests it carries, and whether a seat was ever held twice.
     Reservation(reservation::ReservationArgs),
-    /// Kills a cinema under load, again and again: is everything acknowledged there?
-    ReservationKill(reservation::KillArgs),
     /// Load on any HTTP service, out of a scenario file: checks, ladder, page.
     Scenario(scenario::ScenarioArgs),
     /// The field's journal schemas and Gesta on one database, over rising numbers of connections.
     Schemas(schemas::SchemasArgs),
     /// One user who takes all there is of one thing, beside nine others: what do they keep?
     Shares(shares::SharesArgs),
-    /// Hours of mixed load with faults: does anything grow, is anything lost?
-    Soak(soak::SoakArgs),
     /// Reading by tag: polled journals and Gesta's subscriptions, with few and many older events.
     Tags(tags::TagsArgs),
-    /// Hurts real processes, round by round, and checks every promise.
-    Torture(torture::TortureArgs),
 }
 
 /// Runs the command; true if it is a result.
@@ -140,8 +120,6 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Cluster(command) => cluster::run(&command, &stop).await,
         Command::Copy(args) => copy::run(&args, &stop).await,
         Command::Decisions(args) => decisions::run(&args, &stop).await,
-        Command::Failover(args) => failover::run(&args, &stop).await,
-        Command::Judge(args) => judge::run(&args),
         Command::Latency(args) => latency::run(&args, &stop).await,
         Command::Locking(args) => locking::run(&args, &stop).await,
         Command::Projections(args) => projections::run(&args, &stop).await,
@@ -149,12 +127,9 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Report(args) => page::run(&args),
         Command::Recovery(args) => recovery::run(&args, &stop).await,
         Command::Reservation(args) => reservation::run(&args, &stop).await,
-        Command::ReservationKill(args) => reservation::run_kill(&args, &stop).await,
         Command::Scenario(args) => scenario::run(&args, &stop).await,
         Command::Schemas(args) => schemas::run(&args, &stop).await,
         Command::Shares(args) => shares::run(&args, &stop).await,
-        Command::Soak(args) => soak::run(&args, &stop).await,
         Command::Tags(args) => tags::run(&args, &stop).await,
-        Command::Torture(args) => torture::run(&args, &stop).await,
     }
 }

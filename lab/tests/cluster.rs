@@ -1,8 +1,6 @@
-//! Several nodes, as real processes: the short form of their chaos, and cinemas whose seats nobody gets twice.
+//! Several nodes, as real processes: cinemas whose seats nobody gets twice, rolling restarts, and what nodes cost.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -13,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use gesta_kit::depth;
 use gesta_report::{Cell, Report};
-use support::histories;
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
 /// No test waits longer for anything.
@@ -33,113 +30,6 @@ fn has_postgres() -> bool {
         eprintln!("SKIPPED: no PostgreSQL");
     }
     found
-}
-
-/// Goal: nodes and their database that are killed and started again break no promise; the deep form has all faults, two
-/// rounds of each. Clocks are set where libfaketime is installed, as `scripts/test --deep` sees to.
-#[test]
-fn a_short_chaos_breaks_no_promise() {
-    beside_the_lab("gesta");
-    if !has_postgres() {
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let mut chaos = Command::new(LAB);
-    chaos
-        .args(["cluster", "chaos", "--logs", "8", "--results"])
-        .arg(directory.path().join("results.jsonl"))
-        .args(depth::count(
-            ["--rounds=2", "--faults=node-kill-quick,database-restart"].as_slice(),
-            ["--rounds=38"].as_slice(),
-        ))
-        .args(any_time());
-    keeps_every_promise(chaos, directory.path());
-}
-
-/// Goal: the logs of a database that is killed stop and come back, and those of the other one go on.
-#[test]
-fn one_database_of_two_that_is_away_stops_only_its_logs() {
-    beside_the_lab("gesta");
-    if !has_postgres() {
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let mut chaos = Command::new(LAB);
-    chaos
-        .args(["cluster", "chaos", "--nodes=2", "--logs=4", "--databases=2"])
-        .args(["--writers=6", "--faults=one-database-away"])
-        .arg(depth::count("--rounds=1", "--rounds=10"))
-        .args(any_time())
-        .arg("--results")
-        .arg(directory.path().join("results.jsonl"));
-    keeps_every_promise(chaos, directory.path());
-}
-
-/// Goal: cinemas that are killed, cut off from each other or from their database give no answer that fits no order; the
-/// deep form has all faults.
-#[test]
-fn cinemas_in_chaos_answer_nothing_stale() {
-    let cinema = beside_the_lab("cinema");
-    if !has_postgres() {
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let mut chaos = Command::new(LAB);
-    chaos
-        .args(["cluster", "chaos", "--logs=8", "--writers=12", "--cinema"])
-        .arg(cinema)
-        .args(depth::count(
-            ["--rounds=1", "--faults=link-one-way"].as_slice(),
-            ["--rounds=38"].as_slice(),
-        ))
-        .args(any_time())
-        .arg("--results")
-        .arg(directory.path().join("results.jsonl"));
-    keeps_every_promise(chaos, directory.path());
-}
-
-/// Goal: what is not paid in time is given back once, not too early, and nothing else, whichever cinema is killed or
-/// suspended past its lease while it gives back; the deep form has all faults, with clocks that are set.
-#[test]
-fn cinemas_in_chaos_give_back_what_is_not_paid() {
-    let cinema = beside_the_lab("cinema");
-    beside_the_lab("gesta");
-    if !has_postgres() {
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let mut chaos = Command::new(LAB);
-    chaos
-        .args(["cluster", "chaos", "--logs=8", "--writers=12"])
-        .args(["--pay-within=3s", "--cinema"])
-        .arg(cinema)
-        .args(depth::count(
-            ["--rounds=1", "--faults=timers-kill"].as_slice(),
-            ["--rounds=42"].as_slice(),
-        ))
-        .args(any_time())
-        .arg("--results")
-        .arg(directory.path().join("results.jsonl"));
-    keeps_every_promise(chaos, directory.path());
-}
-
-/// In the quick form no time is too long: other things may keep the machine busy.
-fn any_time() -> &'static [&'static str] {
-    depth::count(&["--any-time"], &[])
-}
-
-/// No promise is broken, and two judges say so of the history.
-fn keeps_every_promise(mut chaos: Command, directory: &Path) {
-    let history = directory.join("history.jsonl");
-    let output = chaos.arg("--history").arg(&history).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && said.contains("every promise was kept"),
-        "{said}\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    println!("{said}");
-    histories::hold_before_both(&history, depth::count(60, 3_000));
 }
 
 /// Goal: a rolling restart moves few logs, and no client that knows all nodes sees an error. How long logs are

@@ -251,7 +251,7 @@ fn appends_are_told_with_what_the_database_did() {
 
 /// What was published and must keep a command: the number in our list, what it is, and the command. Whoever tidies the
 /// lab moves a row to another command, but removes none.
-const ROWS: [(u32, &str, &str); 31] = [
+const ROWS: [(u32, &str, &str); 33] = [
     (
         4,
         "reads of an entity in memory, also while there is too much load",
@@ -290,7 +290,7 @@ const ROWS: [(u32, &str, &str); 31] = [
     (
         11,
         "the application on three nodes",
-        "cluster chaos --cinema c",
+        "gesta-chaos --world nodes --load seats --cinema c",
     ),
     (
         11,
@@ -369,6 +369,16 @@ const ROWS: [(u32, &str, &str); 31] = [
         "append --store postgres://d/x",
     ),
     (
+        36,
+        "a primary that is lost, and a standby in its place",
+        "gesta-chaos --world patroni",
+    ),
+    (
+        36,
+        "the same without a standby that has everything",
+        "gesta-chaos --world standbys --load groups",
+    ),
+    (
         38,
         "a lock that is held across the network",
         "latency --rtt 5ms",
@@ -406,8 +416,11 @@ const ROWS: [(u32, &str, &str); 31] = [
 ];
 
 fn look_over(command: &str) -> Result<(), String> {
-    let arguments = std::iter::once("gesta-lab").chain(command.split_whitespace());
-    gesta_lab::look_over(arguments.map(str::to_owned))
+    let words = command.split_whitespace().map(str::to_owned);
+    if command.starts_with("gesta-chaos ") {
+        return gesta_chaos::look_over(words);
+    }
+    gesta_lab::look_over(std::iter::once("gesta-lab".to_owned()).chain(words))
 }
 
 /// What happened: three experiments that others had published went when the lab was tidied.
@@ -418,7 +431,7 @@ fn everything_published_keeps_a_command() {
         assert!(found.is_ok(), "row {row}, {what}: {}", found.unwrap_err());
     }
     // Row 7: "99.9 or 99.99". Row 20, events that stream out of the database, has a page: docs/guides/cdc.md.
-    let columns = gesta_lab::target::Phase::COLUMNS.map(|(name, _)| name);
+    let columns = gesta_load::target::Phase::COLUMNS.map(|(name, _)| name);
     assert!(
         ["p99", "p99.9", "p99.99"]
             .iter()

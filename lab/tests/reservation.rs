@@ -118,25 +118,3 @@ fn a_ladder_is_told_step_by_step() {
         return;
     }
 }
-
-/// Goal: after each kill everything acknowledged is there, and no seat was held twice.
-#[test]
-fn a_cinema_that_is_killed_loses_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut run = Command::new(LAB);
-    let short = "reservation-kill --kills 4 --closed 16 --shows 10";
-    run.args(short.split(' ')).arg("--cinema").arg(cinema());
-    run.arg("--results")
-        .arg(directory.path().join("results.jsonl"));
-    if gesta_rig::shared().is_none() {
-        run.args(["--databases", "sqlite"]);
-    }
-    let output = run.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && said.contains("events in the store were compared"),
-        "{said}\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    println!("{said}");
-}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use gesta_report::failure::Result;
-use gesta_lab::target::{GestaTarget, Target};
+use gesta_load::target::{GestaTarget, Target};
 
 use crate::child::{Child, until_ready};
 use crate::peer::{About, Categories, Measured, Peer, Round, measure_target, started};

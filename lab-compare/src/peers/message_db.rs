@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures::future::try_join_all;
 use futures::{StreamExt, pin_mut};
 use gesta_report::failure::{Context, Result, fail};
-use gesta_lab::target::{Append, AppendError, Session, Stored, Target, TargetFacts};
+use gesta_load::target::{Append, AppendError, Session, Stored, Target, TargetFacts};
 use tokio::process::Command;
 use tokio_postgres::{Client, Statement};
 

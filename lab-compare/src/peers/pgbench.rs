@@ -8,7 +8,7 @@ use gesta_report::failure::{Context, Failure, Result, fail};
 use gesta_report::histogram::Latencies;
 use gesta_report::host::{CpuMeter, CpuUse};
 use gesta_report::read_back::ReadBack;
-use gesta_lab::target::PhaseRun;
+use gesta_load::target::PhaseRun;
 use tokio::time::Instant;
 
 use crate::child::Child;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta_report::failure::{Context, Result};
-use gesta_lab::target::{Append, AppendError, Events, Session, Stored, Target, TargetFacts};
+use gesta_load::target::{Append, AppendError, Events, Session, Stored, Target, TargetFacts};
 use umadb_client::{AsyncUmaDbClient, UmaDbClient};
 use umadb_dcb::{
     DcbAppendCondition, DcbError, DcbEvent, DcbEventStoreAsync as _, DcbQuery, DcbQueryItem,

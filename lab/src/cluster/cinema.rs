@@ -31,9 +31,9 @@ use gesta_load::cinema::{
     self, Arrival, Drive, Generator, Ledger, Phase, Routes, Scenario, Script, Shows, To, Verdict,
 };
 use gesta_load::counters;
+use gesta_chaos::world::{Ownership, World};
 
 use super::SizeArgs;
-use super::nodes::{Conditions, Nodes, Ownership};
 use super::trace::Trace;
 use crate::reservation::{self, CONNECTIONS, Ladder, SEATS, STOP_P99, Step, users_for};
 use crate::workload::ladder::Steps;
@@ -238,16 +238,16 @@ impl Case {
 
 /// Cinemas under measurement.
 struct Bench<'a> {
-    nodes: &'a Nodes,
+    nodes: &'a World,
     watched: Watched,
 }
 
 impl<'a> Bench<'a> {
-    async fn new(nodes: &'a Nodes) -> Result<Self> {
-        let database = nodes.databases[0].addr();
-        let application = (nodes.all.iter())
+    async fn new(nodes: &'a World) -> Result<Self> {
+        let database = nodes.databases[0].address()?;
+        let application = (nodes.members.iter())
             .filter_map(|node| Tree::listening_on("application", node.server.address()));
-        let trees = application.chain(Tree::listening_on("database", database));
+        let trees = application.chain(database.and_then(|at| Tree::listening_on("database", at)));
         Ok(Self {
             watched: Watched {
                 trees: trees.collect(),
@@ -292,7 +292,7 @@ impl<'a> Bench<'a> {
         let opened = store::open_url(&self.nodes.url(), Duration::ZERO, 1).await?;
         let from = AllFrom::Checkpoint(store::end_of(opened.store.as_ref()).await?);
         opened.store.shutdown().await?;
-        let asked = case.asked.iter().map(|node| &self.nodes.all[*node]);
+        let asked = case.asked.iter().map(|node| &self.nodes.members[*node]);
         let users = Users {
             targets: asked.map(|node| node.server.address()).collect(),
             routes: Routes::new(&owners, &case.asked, case.to)?,
@@ -482,8 +482,8 @@ pub(super) async fn run(args: &CinemaArgs, stop: &CancellationToken) -> Result<b
     }
     let title = "A cinema on one node and on several";
     let mut report = Report::begin("cluster-cinema", title, args.seed);
-    let mut one = Nodes::start(&program, &size(1), Conditions::default()).await?;
-    let mut several = Nodes::start(&program, &size(args.nodes), Conditions::default()).await?;
+    let mut one = World::start(&size(1).plan(&program)).await?;
+    let mut several = World::start(&size(args.nodes).plan(&program)).await?;
     let benches = [Bench::new(&one).await?, Bench::new(&several).await?];
     let mut loads = args.loads();
     for _ in 0..args.rounds {
@@ -511,8 +511,8 @@ pub(super) async fn run(args: &CinemaArgs, stop: &CancellationToken) -> Result<b
     report.table(kinds);
     report.finding = format!("{}.", told.join("; "));
     report.workload = json!(args);
-    one.stop().await;
-    several.stop().await;
+    one.stop().await?;
+    several.stop().await?;
     report.finish(&args.report, !stop.is_cancelled())
 }
 
@@ -528,7 +528,7 @@ async fn traced(
     let filter = format!("warn,{WAY_POINTS}=trace");
     program.arguments.extend(["--log".to_owned(), filter]);
     let size = SizeArgs::of(args.nodes, args.logs);
-    let mut nodes = Nodes::start(&program, &size, Conditions::default()).await?;
+    let mut nodes = World::start(&size.plan(&program)).await?;
     let bench = Bench::new(&nodes).await?;
     let mut found = Vec::new();
     for (name, to) in [("the owner", To::Owner), ("another node", To::Another)] {
@@ -543,7 +543,7 @@ async fn traced(
         };
         let begun = uptime();
         bench.load(&case, args, &mut report, stop).await?;
-        let logs = nodes.all.iter().map(|node| node.server.log());
+        let logs = nodes.members.iter().map(|node| node.server.log());
         let trace = Trace::read(logs, begun, to == To::Another)?;
         report.table(trace.table(&format!("Requests to {name}, each leg of the way")));
         found.push(format!(
@@ -558,7 +558,7 @@ async fn traced(
         found.join("; ")
     );
     report.workload = json!(args);
-    nodes.stop().await;
+    nodes.stop().await?;
     report.finish(&args.report, !stop.is_cancelled())
 }
 
@@ -596,11 +596,11 @@ async fn ladder(
     let mut is_result = true;
     for nodes in [1, args.nodes] {
         let size = SizeArgs::of(nodes, args.logs);
-        let mut nodes = Nodes::start(program, &size, Conditions::default()).await?;
+        let mut nodes = World::start(&size.plan(program)).await?;
         for scenario in &args.scenarios {
             let before = nodes.settled().await?;
             let ladder = Ladder {
-                urls: nodes.all.iter().map(|node| node.server.url()).collect(),
+                urls: nodes.members.iter().map(|node| node.server.url()).collect(),
                 store: nodes.url(),
                 scenario: *scenario,
                 shows: args.shows,
@@ -616,7 +616,7 @@ async fn ladder(
                 is_result = false;
             }
         }
-        nodes.stop().await;
+        nodes.stop().await?;
     }
     Ok(is_result)
 }

@@ -26,9 +26,9 @@ use gesta_load::sizes::Sizes;
 use gesta_load::target::{
     self, Beside, Events, Expected, GestaTarget, Load, Phase, Protocol, Target,
 };
+use gesta_chaos::world::{Database, Plan, World};
 
 use super::SizeArgs;
-use super::nodes::{Conditions, Nodes};
 
 /// Streams that all connections share.
 const STREAMS: u32 = 10_000;
@@ -247,7 +247,7 @@ async fn measure(
 
 /// Nodes under measurement.
 struct Bench<'a> {
-    nodes: &'a Nodes,
+    nodes: &'a World,
     databases: Vec<Tree>,
     args: &'a LoadArgs,
     stop: &'a CancellationToken,
@@ -256,9 +256,12 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(nodes: &'a Nodes, args: &'a LoadArgs, stop: &'a CancellationToken) -> Self {
+    fn new(nodes: &'a World, args: &'a LoadArgs, stop: &'a CancellationToken) -> Self {
         let databases = nodes.databases.iter();
-        let trees = databases.filter_map(|one| Tree::listening_on("database", one.addr()));
+        let trees = databases.filter_map(|one| {
+            let server = Database::server(one)?;
+            Tree::listening_on("database", server.addr())
+        });
         Self {
             nodes,
             databases: trees.collect(),
@@ -269,7 +272,7 @@ impl<'a> Bench<'a> {
     }
 
     fn target(&self, node: usize, hints: &[(String, SocketAddr)]) -> GestaTarget {
-        let target = GestaTarget::new(&self.nodes.all[node].server.url(), Duration::ZERO, None);
+        let target = GestaTarget::new(&self.nodes.members[node].server.url(), Duration::ZERO, None);
         target
             .appending(Expected::Any, Bytes::new())
             .by(Protocol::Bare)
@@ -328,7 +331,7 @@ impl<'a> Bench<'a> {
 
     /// Processor time of all nodes so far.
     fn nodes_busy(&self) -> Duration {
-        let pids = self.nodes.all.iter().filter_map(|node| node.server.pid());
+        let pids = self.nodes.members.iter().filter_map(|node| node.server.pid());
         pids.map(busy_of).sum()
     }
 
@@ -344,7 +347,7 @@ pub(super) async fn hop(args: &HopArgs, stop: &CancellationToken) -> Result<bool
     let mut report = Report::begin("cluster-hop", title, args.load.seed);
     let size = SizeArgs::of(2, 1);
     let program = Program::gesta(&args.load.program.find()?);
-    let mut nodes = Nodes::start(&program, &size, Conditions::default()).await?;
+    let mut nodes = World::start(&size.plan(&program)).await?;
     let owner = nodes.owner_of_the_only_log().await?;
     let mut cases = Vec::new();
     for rate in &args.rates {
@@ -374,7 +377,7 @@ pub(super) async fn hop(args: &HopArgs, stop: &CancellationToken) -> Result<bool
     });
     report.finding = format!("{}.", told.collect::<Vec<_>>().join("; "));
     report.workload = json!(args);
-    nodes.stop().await;
+    nodes.stop().await?;
     report.finish(&args.load.report, !stop.is_cancelled())
 }
 
@@ -384,14 +387,14 @@ pub(super) async fn share(args: &ShareArgs, stop: &CancellationToken) -> Result<
     let mut report = Report::begin("cluster-share", title, args.load.seed);
     let program = Program::gesta(&args.load.program.find()?);
     let one = SizeArgs::of(1, 1);
-    let mut alone = Nodes::start(&program, &one, Conditions::default()).await?;
+    let mut alone = World::start(&one.plan(&program)).await?;
     let two = SizeArgs::of(2, 1);
     // The first one to start owns the log: the one that is near the database.
-    let apart = Conditions {
-        far: Some(args.far),
-        ..Conditions::default()
+    let apart = Plan {
+        far: args.far,
+        ..two.plan(&program)
     };
-    let mut both = Nodes::start(&program, &two, apart).await?;
+    let mut both = World::start(&apart).await?;
     let mut cases = [
         Case::of("one alone", 0, vec![0]),
         Case::of("both", 1, vec![0, 1]),
@@ -408,8 +411,8 @@ pub(super) async fn share(args: &ShareArgs, stop: &CancellationToken) -> Result<
     report.finding = format!("Appends per second: {}.", told.join(", "));
     report.workload = json!(args);
     report.workload["far_ms"] = json!(args.far.as_secs_f64() * 1_000.0);
-    alone.stop().await;
-    both.stop().await;
+    alone.stop().await?;
+    both.stop().await?;
     report.finish(&args.load.report, !stop.is_cancelled())
 }
 
@@ -432,7 +435,7 @@ pub(super) async fn databases(args: &DatabasesArgs, stop: &CancellationToken) ->
             logs: args.logs,
             databases: *databases,
         };
-        stores.push(Nodes::start(&program, &size, Conditions::default()).await?);
+        stores.push(World::start(&size.plan(&program)).await?);
         let name = format!("databases: {databases}");
         cases.push(Case::of(name, number, (0..args.nodes.into()).collect()));
     }
@@ -470,14 +473,14 @@ pub(super) async fn databases(args: &DatabasesArgs, stop: &CancellationToken) ->
     report.workload = json!(args);
     drop(benches);
     for nodes in &mut stores {
-        nodes.stop().await;
+        nodes.stop().await?;
     }
     report.finish(&args.load.report, !stop.is_cancelled())
 }
 
 /// Where clients reach the node of each address that nodes use among each other.
-fn addresses(nodes: &Nodes) -> Vec<(String, SocketAddr)> {
-    let all = nodes.all.iter();
+fn addresses(nodes: &World) -> Vec<(String, SocketAddr)> {
+    let all = nodes.members.iter();
     all.map(|node| (node.address.clone(), node.server.address()))
         .collect()
 }

@@ -17,11 +17,10 @@ use gesta_report::histogram::Latencies;
 use gesta_report::{Report, ReportArgs, Table, Unit};
 use gesta_report::units;
 use gesta_load::machine::child::{Program, ProgramArgs};
+use gesta_chaos::load::appends::{Answered, NodeCrew};
+use gesta_chaos::world::{Moved, Owners, World};
 
 use super::SizeArgs;
-use super::load::{Answered, Load, client};
-use super::nodes::{Conditions, Nodes};
-use super::owners::{Moved, Owners};
 
 /// Moves of a rolling restart of three nodes with 16 logs: each log leaves its node when that one stops, and the first
 /// and the last node get their share back.
@@ -77,16 +76,16 @@ struct Roll {
 pub(super) async fn run(args: &RollArgs, stop: &CancellationToken) -> Result<bool> {
     let mut report = Report::begin("cluster-roll", "Rolling restarts", args.seed);
     let program = Program::gesta(&args.program.find()?);
-    let mut nodes = Nodes::start(&program, &args.size, Conditions::default()).await?;
+    let mut nodes = World::start(&args.size.plan(&program)).await?;
     let owners = Owners::watch(&nodes);
     let (mut rolls, mut at) = (Vec::new(), None);
     while rolls.len() < args.rolls as usize && !stop.is_cancelled() {
-        owners.balanced(&args.size, BALANCED_WITHIN).await?;
+        owners.balanced(&nodes, BALANCED_WITHIN).await?;
         let ways = nodes.ways();
         let (writers, seed) = (usize::from(args.writers), args.seed + rolls.len() as u64);
-        let load = Load::start(&ways, writers, seed, at.as_ref(), PAUSE)?;
+        let load = NodeCrew::start(&ways, writers, seed, at.as_ref(), PAUSE)?;
         let (mut roll, load) = one(args, &mut nodes, &owners, load).await?;
-        let (judged, problems) = load.load.verdict(&*client(&ways[0])?, &mut at).await?;
+        let (judged, problems) = load.crew.verdict(&*ways[0].client()?, &mut at).await?;
         roll.acknowledged = judged.acknowledged;
         roll.problems.extend(problems);
         eprintln!(
@@ -98,7 +97,7 @@ pub(super) async fn run(args: &RollArgs, stop: &CancellationToken) -> Result<boo
         );
         rolls.push(roll);
     }
-    nodes.stop().await;
+    nodes.stop().await?;
     report.workload = json!(args);
     report.finding = tell(&mut report, args, &rolls);
     report.finish(&args.report, rolls.len() == args.rolls as usize)
@@ -107,24 +106,24 @@ pub(super) async fn run(args: &RollArgs, stop: &CancellationToken) -> Result<boo
 /// One rolling restart, until the logs are shared equally again.
 async fn one(
     args: &RollArgs,
-    nodes: &mut Nodes,
+    nodes: &mut World,
     owners: &Owners,
-    mut load: Load,
-) -> Result<(Roll, Load)> {
-    load.goes_on().await?;
+    mut load: NodeCrew,
+) -> Result<(Roll, NodeCrew)> {
+    load.crew.goes_on().await?;
     let (moved, begun) = (owners.begin_round().await?, Instant::now());
-    for node in &mut nodes.all {
+    for node in &mut nodes.members {
         if !node.server.stop().await {
             return fail(format!("{} did not stop", node.name));
         }
         node.server.launch().await?;
-        load.goes_on().await?;
+        load.crew.goes_on().await?;
     }
     let took = begun.elapsed();
-    owners.balanced(&args.size, BALANCED_WITHIN).await?;
+    owners.balanced(nodes, BALANCED_WITHIN).await?;
     // The last move has its second, too.
     tokio::time::sleep(AROUND).await;
-    load.end_writers().await?;
+    load.crew.end_writers().await?;
     let (moves, answered) = (owners.moved_since(&moved).await?, load.answered());
     let longest = load.longest();
     let mut roll = Roll {

@@ -25,9 +25,9 @@ use gesta_report::units::{self, grouped};
 use gesta_load::event_ids::Run;
 use gesta_load::machine::child::{Program, ProgramArgs};
 use gesta_load::machine::store::{self, NEW_SERVER};
+use gesta_chaos::world::World;
 
 use crate::cluster::SizeArgs;
-use crate::cluster::nodes::{Conditions, Nodes};
 
 use ways::{Measured, Way};
 
@@ -94,7 +94,7 @@ pub(crate) async fn run(args: &DecisionsArgs, stop: &CancellationToken) -> Resul
     report.setting = format!("{count} nodes");
     let program = Program::gesta(&args.program.find()?);
     let size = SizeArgs::of(count, 1);
-    let mut nodes = Nodes::start(&program, &size, Conditions::default()).await?;
+    let mut nodes = World::start(&size.plan(&program)).await?;
     report.store = Some(store::database_facts(&nodes.url(), Duration::ZERO).await?);
     let ways = nodes.ways().into_iter();
     let stores = ways.map(|way| {
@@ -103,8 +103,8 @@ pub(crate) async fn run(args: &DecisionsArgs, stop: &CancellationToken) -> Resul
     });
     let stores = Stores(stores.collect::<Result<_>>()?);
     let rows = measure(args, &stores, &mut report, stop).await;
-    let rows = rows.map_err(|failure| Failure(format!("{failure}\n{}", nodes.logs())))?;
-    nodes.stop().await;
+    let rows = rows.map_err(|failure| Failure(format!("{failure}\n{}", nodes.last_words())))?;
+    nodes.stop().await?;
     ended(args, report, &rows, stop)
 }
 

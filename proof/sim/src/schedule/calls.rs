@@ -5,9 +5,9 @@ use std::time::Duration;
 use gesta_link::cores::{CallVerdict, Output, Refusal, Violation};
 use gesta_link::{ForwardError, Hint, Patience, ReturnReason, RouteOwner};
 use gesta_node::cores::{Change, Changed, Next, encode, hint, next};
+use gesta_core::KnownEnd;
 
 use super::*;
-use gesta_core::KnownEnd;
 
 use crate::nodes::{Back, Forth, LOG, Payload, Reply, SentChange, Taken, What, node_at};
 

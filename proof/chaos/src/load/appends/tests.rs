@@ -1,0 +1,83 @@
+//! Writers, tails and judge together, on stores that keep or break their word.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gesta_core::{EventStore, EventStoreExt};
+use gesta_kit::history::{HistoryReport, Violation};
+use gesta_load::machine::CurrentStore;
+
+use super::bumpy::{Breach, Bumpy};
+use super::crew::Crew;
+use super::record::Record;
+use super::tails::Manner;
+use super::writers::Claims;
+
+/// No test waits longer for anything.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Writers and tails at work until a number of appends were tried; then the verdict.
+async fn tortured(breach: Breach) -> (HistoryReport, Arc<Record>) {
+    let store = Arc::new(Bumpy::store(breach));
+    let current = CurrentStore::new(Arc::clone(&store) as Arc<dyn EventStore>, None);
+    let mut crew = Crew::new(1);
+    for manner in [Manner::Subscribe, Manner::SubscribeRestless, Manner::Poll] {
+        crew.follow(format!("{manner:?}"), manner, current.clone(), None);
+    }
+    for _ in 0..4 {
+        crew.write("memory", current.clone(), Claims::Mixed, Duration::ZERO);
+    }
+    let begun = Instant::now();
+    while store.appends() < 2_000 {
+        let appends = store.appends();
+        assert!(begun.elapsed() < PATIENCE, "{appends} appends");
+        crew.let_go();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    crew.end_writers().await.unwrap();
+    let stored = store.inner.read_everything().await.unwrap();
+    let record = Arc::clone(&crew.record);
+    let verdict = crew.judge(&stored).await.unwrap();
+    record.settle_unknown(&[]);
+    (verdict, record)
+}
+
+#[tokio::test]
+async fn bumps_alone_break_no_promise() {
+    let (verdict, record) = tortured(Breach::Bumpy).await;
+    verdict.assert_clean();
+    assert_eq!(verdict.events_foreign, 0);
+    assert!(verdict.events_acknowledged > 1_000);
+    let counted = |what| record.counted("memory", what);
+    assert!(counted("unavailable") > 0 && counted("refused") > 0 && counted("open") == 0);
+    // Nothing excuses them.
+    let (unknown, violations) = (counted("unknown"), record.violations());
+    assert!(
+        unknown > 0 && violations.1 as u64 == unknown,
+        "{violations:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_forgetful_store_is_caught() {
+    let (verdict, record) = tortured(Breach::Forget).await;
+    let is_lost = |found: &Violation| matches!(found, Violation::AcknowledgedLost { .. });
+    assert!(verdict.violations.iter().any(is_lost), "{verdict}");
+    let problems = record.problems(&verdict);
+    assert!(problems.iter().any(|text| text.contains("but lost")));
+}
+
+#[tokio::test]
+async fn a_store_that_stores_retries_again_is_caught() {
+    let (verdict, record) = tortured(Breach::Repeat).await;
+    assert!(verdict.events_foreign > 0, "{verdict}");
+    let problems = record.problems(&verdict);
+    assert!(problems.iter().any(|text| text.contains("nobody appended")));
+}
+
+#[tokio::test]
+async fn a_wrong_refusal_is_caught() {
+    let (verdict, record) = tortured(Breach::Refuse).await;
+    let problems = record.problems(&verdict).join("\n");
+    assert!(problems.contains("refused wrongly"), "{problems}");
+}

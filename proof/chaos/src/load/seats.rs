@@ -1,0 +1,237 @@
+//! Users of cinemas who reserve seats and give them back, and read shows, through all members. In the end every answer
+//! must fit one order of all requests for each seat, and the store must hold what was acknowledged.
+//!
+//! The events of a store of one process (SQLite) can be read only when the members have ended: they are compared then,
+//! those of all stretches.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use gesta_core::AllFrom;
+use gesta_load::cinema::{
+    Drive, Generator, Ledger, Phase, Scenario, Script, Shows, Verdict, Wrong, Wrongs, alone,
+    windows,
+};
+use gesta_load::event_ids::Run;
+use gesta_load::machine::store::{self, Opened};
+use gesta_report::failure::{Context, Result, fail};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{Hurt, Load, Shown};
+use crate::history_file::HistoryFile;
+use crate::world::{Member, World};
+
+/// Shows of a stretch, and their seats: so few that users meet.
+const SHOWS: u32 = 40;
+const SEATS: u16 = 20;
+/// Share of reads among requests.
+const READS: f64 = 0.3;
+/// Longer than any stretch.
+const STRETCH_MAX: Duration = Duration::from_secs(3_600);
+/// Commands of each user that must be acknowledged before the load counts as going on.
+const COMMANDS_MIN: u64 = 4;
+/// How often waits look.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What counts as doubled.
+pub(super) const DOUBLED: [Wrong; 6] = [
+    Wrong::HeldTwice,
+    Wrong::CancelledTwice,
+    Wrong::StoredTwice,
+    Wrong::Uninvited,
+    Wrong::GivenBackTwice,
+    Wrong::GivenBackWrongly,
+];
+
+/// How often these were found.
+pub(super) fn count(wrongs: &Wrongs, kinds: &[Wrong]) -> u64 {
+    kinds.iter().map(|kind| wrongs.count(*kind)).sum()
+}
+
+/// The load.
+pub(crate) struct Seats {
+    users: u16,
+    seed: u64,
+    history: HistoryFile,
+    riding: Option<Riding>,
+    /// Of stretches whose events have not been compared.
+    ledgers: Vec<Ledger>,
+}
+
+/// The users of a stretch.
+struct Riding {
+    users: u64,
+    acknowledged: Arc<AtomicU64>,
+    over: CancellationToken,
+    task: JoinHandle<Result<(Verdict, Ledger)>>,
+    /// The store, and where it ended before; none if only one process can have it open.
+    stored: Option<(Opened, AllFrom)>,
+}
+
+impl Seats {
+    /// So many users, shared equally among the members.
+    pub(crate) fn new(users: u16, seed: u64, history: HistoryFile) -> Self {
+        Self {
+            users,
+            seed,
+            history,
+            riding: None,
+            ledgers: Vec::new(),
+        }
+    }
+}
+
+#[async_trait(?Send)]
+impl Load for Seats {
+    async fn begin(&mut self, world: &World, stretch: u32) -> Result<()> {
+        let stored = match world.is_of_one_process() {
+            true => None,
+            false => {
+                let opened = store::open_url(&world.url(), Duration::ZERO, 1).await?;
+                let end = store::end_of(opened.store.as_ref()).await?;
+                Some((opened, AllFrom::Checkpoint(end)))
+            }
+        };
+        let users = Users {
+            targets: world.members.iter().map(Member::target).collect(),
+            count: self.users,
+            seed: self.seed ^ (u64::from(stretch) << 32),
+            // On servers by turns: users who meet on the same shows, and users who create shows of their own, of which
+            // a long stretch of nodes would have too many.
+            scenario: match stretch % 2 {
+                0 if !world.are_nodes => Scenario::Serial,
+                _ => Scenario::Concurrent,
+            },
+            acknowledged: Arc::new(AtomicU64::new(0)),
+            over: CancellationToken::new(),
+        };
+        self.riding = Some(Riding {
+            users: self.users.into(),
+            acknowledged: Arc::clone(&users.acknowledged),
+            over: users.over.clone(),
+            task: tokio::spawn(alone(move || users.run())),
+            stored,
+        });
+        Ok(())
+    }
+
+    /// Waits until some more commands of every user were acknowledged, on average.
+    async fn goes_on(&mut self, within: Duration) -> Result<Duration> {
+        let Some(riding) = &self.riding else {
+            return fail("nobody asks for seats");
+        };
+        let begun = Instant::now();
+        let acknowledged = || riding.acknowledged.load(Ordering::Acquire);
+        let wanted = acknowledged() + COMMANDS_MIN * riding.users;
+        while acknowledged() < wanted {
+            if begun.elapsed() > within || riding.task.is_finished() {
+                return fail(format!(
+                    "reservations stand still after {:?}",
+                    begun.elapsed()
+                ));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(begun.elapsed())
+    }
+
+    /// Ends the users, reads every show through every member, and judges everything.
+    async fn end(&mut self, _: &World, _: &Hurt) -> Result<Shown> {
+        let Some(riding) = self.riding.take() else {
+            return fail("nobody asks for seats");
+        };
+        riding.over.cancel();
+        let (mut verdict, ledger) = riding.task.await.context("the users")??;
+        self.history.add(|| ledger.operations())?;
+        match riding.stored {
+            Some((opened, from)) => {
+                verdict.add_events(&opened.store, from, &ledger).await?;
+                opened.store.shutdown().await?;
+            }
+            None => self.ledgers.push(ledger),
+        }
+        Ok(shown(&verdict))
+    }
+
+    async fn finish(&mut self, world: &World, is_stopped: bool) -> Result<Shown> {
+        if !is_stopped || self.ledgers.is_empty() {
+            return Ok(Shown::default());
+        }
+        let opened = store::open_url(&world.url(), Duration::ZERO, 1).await?;
+        let mut all = Shown::default();
+        for ledger in self.ledgers.drain(..) {
+            let mut verdict = Verdict::default();
+            verdict.add_events(&opened.store, AllFrom::Start, &ledger).await?;
+            all.events += verdict.events.unwrap_or_default();
+            all.lost += count(&verdict.wrongs, &[Wrong::Lost, Wrong::NotStored]);
+            all.doubled += count(&verdict.wrongs, &DOUBLED);
+            all.problems.extend(verdict.wrongs.told());
+        }
+        opened.store.shutdown().await?;
+        all.told = format!("{} events in the store were compared.", all.events);
+        Ok(all)
+    }
+}
+
+fn shown(verdict: &Verdict) -> Shown {
+    let wrongs = &verdict.wrongs;
+    Shown {
+        acknowledged: verdict.acknowledged,
+        lost: count(wrongs, &[Wrong::Lost, Wrong::NotStored]),
+        doubled: count(wrongs, &DOUBLED),
+        stale: count(wrongs, &[Wrong::Stale]),
+        unknown: verdict.unknown,
+        events: verdict.events.unwrap_or_default(),
+        problems: wrongs.told(),
+        told: verdict.sentence(),
+        ..Shown::default()
+    }
+}
+
+/// Those who ask, on a thread of their own.
+struct Users {
+    targets: Vec<SocketAddr>,
+    count: u16,
+    seed: u64,
+    scenario: Scenario,
+    acknowledged: Arc<AtomicU64>,
+    over: CancellationToken,
+}
+
+impl Users {
+    /// All requests of a stretch, and what their answers tell.
+    async fn run(self) -> Result<(Verdict, Ledger)> {
+        let shows = Shows {
+            run: Run::random().number(),
+            seats: SEATS,
+        };
+        let script = Script::new(self.scenario, shows, SHOWS, self.seed);
+        let generator =
+            Generator::begin(&self.targets, self.count.into(), self.seed, script).await?;
+        let phase = Phase {
+            drive: Drive::Closed(self.count.into()),
+            reads: READS,
+            warm_up: Duration::ZERO,
+            duration: STRETCH_MAX,
+            slow: STRETCH_MAX,
+        };
+        let windows = windows(&[phase], tokio::time::Instant::now());
+        let count = async {
+            loop {
+                let so_far = generator.with_ledger(|ledger| ledger.acknowledged);
+                self.acknowledged.store(so_far, Ordering::Release);
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            _ = generator.run(&windows, &self.over) => {}
+            () = count => {}
+        }
+        let verdict = Verdict::of_answers(&generator).await;
+        Ok((verdict, generator.into_ledger()))
+    }
+}

@@ -1,0 +1,5 @@
+//! The program: see the library.
+
+fn main() -> std::process::ExitCode {
+    gesta_chaos::main()
+}

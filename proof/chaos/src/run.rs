@@ -1,0 +1,56 @@
+//! The command: worlds one after the other, in each the loads, and one verdict.
+
+use std::time::Instant;
+
+use gesta_report::Report;
+use gesta_report::failure::Result;
+use gesta_report::name_of;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::ChaosArgs;
+use crate::round::{self, Until};
+
+/// The command. True if no promise was broken.
+pub(crate) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bool> {
+    args.check()?;
+    let mut report = Report::begin("chaos", "Faults under load", args.seed);
+    let program = args.program.find()?;
+    let history = args.history.create()?;
+    report.workload = json!(args);
+    let (mut rounds, mut acknowledged, mut events, mut complete) = (0, 0, 0, true);
+    let mut conditions = Vec::new();
+    'all: for world in &args.worlds {
+        for load in &args.loads {
+            if stop.is_cancelled() {
+                complete = false;
+                break 'all;
+            }
+            let until = match args.duration {
+                Some(time) => Until::Moment(Instant::now() + time / u32::try_from(args.loads.len())?),
+                None => Until::Rounds(args.rounds),
+            };
+            let scene = args.scene(*world, *load);
+            let name = format!("{}, {}", world.name(), name_of(*load));
+            eprintln!("{name}");
+            let load = round::load(args, &scene, &program, &history);
+            let outcome = round::run(args, scene, until, load, &program, stop).await?;
+            rounds += outcome.rounds;
+            acknowledged += outcome.acknowledged;
+            events += outcome.events;
+            complete &= outcome.is_complete;
+            conditions.push(json!({ "world": world, "load": load, "has": outcome.conditions }));
+            outcome.tell(&mut report, &name);
+        }
+    }
+    report.workload["conditions"] = json!(conditions);
+    let kept = match report.problems.is_empty() {
+        true => "every promise was kept",
+        false => "PROMISES WERE BROKEN",
+    };
+    report.finding = format!(
+        "{rounds} rounds, {acknowledged} acknowledged, {events} events compared, seed {}: {kept}.",
+        args.seed
+    );
+    report.finish(&args.report, complete)
+}

@@ -1,0 +1,197 @@
+//! What stores: PostgreSQL servers, alone, with standbys of ours, or in the care of Patroni.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use gesta_load::machine::store;
+use gesta_load::random::Random;
+use gesta_report::endpoint::Endpoint;
+use gesta_report::failure::{Failure, Result, blocking, fail};
+use gesta_rig::{Cluster, FaultProxy, Patroni, PatroniConfig, Replication};
+
+use super::Databases;
+use super::probe::Probe;
+
+/// What an asynchronous standby may lack and be promoted all the same: any amount.
+const LAG_BYTES_MAX: u64 = 1 << 40;
+
+/// A database of a store.
+pub enum Database {
+    /// A server that stands alone.
+    Alone(gesta_rig::Server),
+    /// A primary with standbys that nobody promotes but chaos.
+    Replicated(Replicated),
+    /// A primary with standbys in the care of Patroni.
+    Patroni(Patroni),
+    /// A server that is not ours.
+    Theirs(String),
+}
+
+impl Database {
+    /// Starts those that a plan names.
+    pub(super) async fn start(databases: &Databases) -> Result<Vec<Self>> {
+        match databases {
+            Databases::File => Ok(Vec::new()),
+            Databases::Alone(count) => (0..*count).map(|_| store::new_server().map(Self::Alone)).collect(),
+            Databases::Replicated { count, standbys } => (0..*count)
+                .map(|_| Replicated::start(usize::from(*standbys)).map(Self::Replicated))
+                .collect(),
+            Databases::Patroni { members, replication } => {
+                let mut config = PatroniConfig {
+                    members: usize::from(*members),
+                    ..PatroniConfig::new(*replication)
+                };
+                if *replication == Replication::Asynchronous {
+                    config.lag_bytes_max = LAG_BYTES_MAX;
+                }
+                let Some(patroni) = blocking(|| Patroni::start(config))? else {
+                    return fail("PostgreSQL, Patroni and etcd must be installed");
+                };
+                let primary = blocking(|| patroni.wait_until_whole())?;
+                Probe::prepare(&patroni.member_urls()[primary]).await?;
+                Ok(vec![Self::Patroni(patroni)])
+            }
+            Databases::Theirs(url) => Ok(vec![Self::Theirs(url.clone())]),
+        }
+    }
+
+    /// Its URL, which names all of its servers.
+    pub fn url(&self) -> String {
+        match self {
+            Self::Alone(server) => server.url(),
+            Self::Replicated(replicated) => replicated.url(),
+            Self::Patroni(patroni) => patroni.url(),
+            Self::Theirs(url) => url.clone(),
+        }
+    }
+
+    /// Its address, if it has one: connections to it can be hurt by a proxy.
+    ///
+    /// # Errors
+    /// Its host has no address.
+    pub fn address(&self) -> Result<Option<SocketAddr>> {
+        match self {
+            Self::Alone(server) => Ok(Some(server.addr())),
+            Self::Theirs(url) => {
+                let endpoint = Endpoint::parse(url);
+                endpoint.map(|endpoint| endpoint.address()).transpose()
+            }
+            Self::Replicated(_) | Self::Patroni(_) => Ok(None),
+        }
+    }
+
+    /// The server, if it stands alone and is ours.
+    pub fn server(&self) -> Option<&gesta_rig::Server> {
+        match self {
+            Self::Alone(server) => Some(server),
+            _ => None,
+        }
+    }
+
+    /// See [`server`](Self::server).
+    pub(crate) fn server_mut(&mut self) -> Option<&mut gesta_rig::Server> {
+        match self {
+            Self::Alone(server) => Some(server),
+            _ => None,
+        }
+    }
+
+    /// When the last new primary took writes.
+    pub(super) fn promoted(&self) -> Option<Instant> {
+        match self {
+            Self::Replicated(replicated) => replicated.promoted,
+            _ => None,
+        }
+    }
+
+    /// What its keepers said last.
+    pub(super) fn logs(&self) -> Option<String> {
+        match self {
+            Self::Patroni(patroni) => Some(patroni.logs()),
+            _ => None,
+        }
+    }
+}
+
+/// A primary and its standbys; all that Gesta sends them goes by way of proxies.
+pub struct Replicated {
+    cluster: Cluster,
+    proxies: Vec<FaultProxy>,
+    /// Members that were primaries in this round, and are no more.
+    gone: Vec<usize>,
+    /// When the last new primary took writes.
+    promoted: Option<Instant>,
+}
+
+impl Replicated {
+    fn start(standbys: usize) -> Result<Self> {
+        let Some(cluster) = blocking(|| Cluster::start(standbys, Replication::Asynchronous))? else {
+            return fail("PostgreSQL must be installed");
+        };
+        let proxies = (0..=standbys).map(|member| FaultProxy::start(cluster.server(member).addr()));
+        Ok(Self {
+            proxies: proxies.collect::<std::io::Result<_>>()?,
+            cluster,
+            gone: Vec::new(),
+            promoted: None,
+        })
+    }
+
+    /// The URL that names all members.
+    fn url(&self) -> String {
+        let addresses: Vec<_> = self.proxies.iter().map(FaultProxy::addr).collect();
+        self.cluster.url_through(&addresses)
+    }
+
+    fn standbys(&self) -> impl Iterator<Item = usize> {
+        let primary = self.cluster.primary();
+        (0..self.proxies.len()).filter(move |member| *member != primary)
+    }
+
+    /// How many standbys can be promoted one after the other before it is healed.
+    pub(crate) fn spare(&self) -> usize {
+        self.proxies.len() - 1 - self.gone.len()
+    }
+
+    /// No standby receives anything from here on.
+    pub(crate) fn hold(&self) -> Result<()> {
+        blocking(|| {
+            self.standbys().try_for_each(|member| {
+                self.cluster.wait_for_standby(member)?;
+                self.cluster.hold_replication(member)
+            })
+        })
+    }
+
+    /// The primary is gone, or out of everybody's reach and alive, and a standby takes its place.
+    pub(crate) fn fail_over(&mut self, is_killed: bool, random: &mut Random) -> Result<()> {
+        let old = self.cluster.primary();
+        self.gone.push(old);
+        let standbys = self.standbys().filter(|member| !self.gone.contains(member));
+        let standbys: Vec<usize> = standbys.collect();
+        if standbys.is_empty() {
+            return Err(Failure("there is no standby left".into()));
+        }
+        let new = standbys[random.below(standbys.len())];
+        self.proxies[old].refuse_connections(true);
+        self.proxies[old].cut_all();
+        blocking(|| {
+            if is_killed {
+                self.cluster.server_mut(old).kill_9()?;
+            }
+            self.cluster.promote(new)
+        })?;
+        self.promoted = Some(Instant::now());
+        Ok(())
+    }
+
+    /// The members that are no standbys of the primary become so again, as copies of it.
+    pub(crate) fn heal(&mut self) -> Result<()> {
+        for member in self.standbys().collect::<Vec<_>>() {
+            blocking(|| self.cluster.follow(member))?;
+            self.proxies[member].refuse_connections(false);
+        }
+        self.gone.clear();
+        Ok(())
+    }
+}
