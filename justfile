@@ -69,6 +69,10 @@ tools:
 renew-api:
     GESTA_RENEW=1 cargo test -p gesta --test api
 
-# A command of the lab: `just lab quick`, `just lab torture --help`.
+# Chaos: `just chaos --world nodes --rounds 20`.
+chaos *arguments:
+    cargo run --release -p gesta-chaos -- {{arguments}}
+
+# A command of the lab: `just lab quick`, `just lab reservation --help`.
 lab *arguments:
     cargo run --release -p gesta-lab -- {{arguments}}

@@ -13,16 +13,15 @@ use crate::report::{Fact, Part, Report};
 use crate::table::{Cell, Table, Whose};
 
 /// Sections come in this order, others after them as they come.
-const ORDER: [&str; 10] = [
+const ORDER: [&str; 9] = [
     "quick",
     "compare-peers",
     "schemas",
     "latency",
     "tags",
     "recovery",
-    "soak",
+    "steady",
     "reservation",
-    "reservation-kill",
     "locking",
 ];
 /// Words longer than this want a wide column.
