@@ -1,4 +1,4 @@
-//! A history before two judges: ours, and Porcupine (`proof/porcupine`), a checker of others that needs Go and a module
+//! A history before two judges: ours, and Porcupine (`proof/kit/porcupine`), a checker of others that needs Go and a module
 //! of the registry.
 //!
 //! Without Go the second judge is left out, loudly; in the deep form that is a failure.
@@ -65,7 +65,7 @@ fn porcupine() -> Option<PathBuf> {
     // Others build it at the same time.
     let lock = File::create(folder.join("porcupine.lock")).unwrap();
     lock.lock().unwrap();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../porcupine");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../kit/porcupine");
     let mut build = Command::new("go");
     build.args(["build", "-mod=readonly", "-o"]).arg(&program);
     let built = build.arg(".").current_dir(source).output();
