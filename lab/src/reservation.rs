@@ -8,6 +8,11 @@ mod overload;
 mod published;
 mod step;
 
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;

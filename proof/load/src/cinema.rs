@@ -13,11 +13,6 @@ pub mod script;
 pub mod stored;
 pub mod verdict;
 
-#[cfg(test)]
-mod fake;
-#[cfg(test)]
-mod tests;
-
 use tokio::task::LocalSet;
 
 use gesta_report::failure::{Failure, Result};

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 
 /// What goes wrong, counted in requests.
 #[derive(Debug, Clone, Default)]
-pub struct Faults {
+pub(super) struct Faults {
     /// Acknowledges this reservation and forgets it.
     pub lose: Option<u64>,
     /// Accepts every reservation of a held seat from this one on.
@@ -39,19 +39,19 @@ pub struct Faults {
 type Shows = Arc<Mutex<HashMap<String, Vec<bool>>>>;
 
 /// The server; ends with the runtime of the test.
-pub struct Fake {
+pub(super) struct Fake {
     address: SocketAddr,
     shows: Shows,
 }
 
 impl Fake {
     /// A server with a state of its own.
-    pub async fn start(faults: Faults) -> Self {
+    pub(super) async fn start(faults: Faults) -> Self {
         Self::on(Shows::default(), faults).await
     }
 
     /// Another server on the same state.
-    pub async fn beside(&self, faults: Faults) -> Self {
+    pub(super) async fn beside(&self, faults: Faults) -> Self {
         Self::on(Arc::clone(&self.shows), faults).await
     }
 
@@ -80,7 +80,7 @@ impl Fake {
         Self { address, shows }
     }
 
-    pub fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 }

@@ -10,9 +10,9 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use super::fake::{Fake, Faults};
-use super::ledger::Ledger;
-use super::model::{Answer, Call, Fact, Op, Outcome};
-use super::verdict::{Wrong, Wrongs};
+use gesta_load::cinema::ledger::Ledger;
+use gesta_load::cinema::model::{Answer, Call, Fact, Op, Outcome};
+use gesta_load::cinema::verdict::{Wrong, Wrongs};
 use super::*;
 
 /// No test waits longer for what it has planted.
