@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::fake::{Fake, Faults};
 use gesta_load::cinema::ledger::Ledger;
 use gesta_load::cinema::model::{Answer, Call, Fact, Op, Outcome};
+use gesta_load::cinema::stored;
 use gesta_load::cinema::verdict::{Wrong, Wrongs};
 use super::*;
 

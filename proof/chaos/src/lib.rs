@@ -97,7 +97,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Hours of load on a schedule, with faults now and then: does anything grow, is anything lost?
-    Steady(SteadyArgs),
+    Steady(Box<SteadyArgs>),
     /// Our own judges on histories that --history has written.
     Judge(JudgeArgs),
 }

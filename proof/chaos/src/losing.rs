@@ -9,6 +9,7 @@ mod plan;
 
 use std::time::{Duration, Instant};
 
+use gesta_core::EventStore as _;
 use gesta_load::machine::ask::until;
 use gesta_load::random::Random;
 use gesta_report::failure::{Failure, Result, blocking, fail};

@@ -63,13 +63,6 @@ impl<F: Ord + Serialize> PerFault<F> {
         }
     }
 
-    /// A count over all faults.
-    pub(crate) fn sum(&self, name: &str) -> u64 {
-        let at = self.counts.iter().position(|known| *known == name);
-        let rows = self.rows.values();
-        at.map_or(0, |at| rows.map(|row| row.counts[at]).sum())
-    }
-
     /// A row per kind of fault.
     pub(crate) fn table(&self, title: impl Into<String>) -> Table {
         let mut columns = vec![
@@ -107,7 +100,6 @@ mod tests {
         for (fault, lost, away) in [("b", 1, Some(2)), ("a", 0, None), ("b", 4, Some(6))] {
             all.add(fault, &[lost], &[away.map(Duration::from_millis)]);
         }
-        assert_eq!((all.sum("lost"), all.sum("found")), (5, 0));
         let told = all.table("Faults").to_string();
         assert!(told.ends_with("a           1     0              –               –\nb           2     5           2 ms            6 ms\n"), "{told}");
     }

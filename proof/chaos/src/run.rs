@@ -21,7 +21,7 @@ pub(crate) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bo
     let (mut rounds, mut acknowledged, mut events, mut complete) = (0, 0, 0, true);
     let mut conditions = Vec::new();
     'all: for world in &args.worlds {
-        for load in &args.loads {
+        for kind in &args.loads {
             if stop.is_cancelled() {
                 complete = false;
                 break 'all;
@@ -30,8 +30,8 @@ pub(crate) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bo
                 Some(time) => Until::Moment(Instant::now() + time / u32::try_from(args.loads.len())?),
                 None => Until::Rounds(args.rounds),
             };
-            let scene = args.scene(*world, *load);
-            let name = format!("{}, {}", world.name(), name_of(*load));
+            let scene = args.scene(*world, *kind);
+            let name = format!("{}, {}", world.name(), name_of(*kind));
             eprintln!("{name}");
             let load = round::load(args, &scene, &program, &history);
             let outcome = round::run(args, scene, until, load, &program, stop).await?;
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bo
             acknowledged += outcome.acknowledged;
             events += outcome.events;
             complete &= outcome.is_complete;
-            conditions.push(json!({ "world": world, "load": load, "has": outcome.conditions }));
+            conditions.push(json!({ "world": world, "load": kind, "has": outcome.conditions }));
             outcome.tell(&mut report, &name);
         }
     }

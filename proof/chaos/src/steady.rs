@@ -58,7 +58,7 @@ pub(crate) async fn run(args: &SteadyArgs, stop: &CancellationToken) -> Result<b
 }
 
 /// Opens the store, by way of a proxy if it is reached over TCP.
-async fn open(args: &SoakArgs) -> Result<(Opened, World, String)> {
+async fn open(args: &SteadyArgs) -> Result<(Opened, World, String)> {
     let mut server = None;
     let url = store::resolve(&args.store.store, &mut server)?;
     let (path, proxy) = match Endpoint::parse(&url) {

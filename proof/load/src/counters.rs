@@ -330,8 +330,11 @@ fn shortened(text: &str) -> String {
 
 /// A measured stretch: its name, how many things were done a second, and what the database did.
 pub struct Stretch<'a> {
+    /// What the stretch is called.
     pub name: String,
+    /// What was done in it, a second.
     pub done_per_second: f64,
+    /// What the database counted.
     pub figures: &'a DatabaseFigures,
 }
 

@@ -30,7 +30,8 @@ use crate::history_file::HistoryFile;
 use crate::per_fault::lost_and_doubled;
 use crate::world::World;
 
-pub use self::crew::{Crew, read_on};
+pub use self::crew::Crew;
+pub(crate) use self::crew::read_on;
 pub use self::turning::{Answered, Longest, NodeCrew, Prober};
 
 /// Who does the appends.

@@ -148,11 +148,6 @@ impl Replicated {
         (0..self.proxies.len()).filter(move |member| *member != primary)
     }
 
-    /// How many standbys can be promoted one after the other before it is healed.
-    pub(crate) fn spare(&self) -> usize {
-        self.proxies.len() - 1 - self.gone.len()
-    }
-
     /// No standby receives anything from here on.
     pub(crate) fn hold(&self) -> Result<()> {
         blocking(|| {

@@ -48,11 +48,13 @@ pub use crate::schedule::Drive;
 /// A stretch of load.
 #[derive(Debug, Clone, Copy)]
 pub struct Phase {
+    /// How requests come.
     pub drive: Drive,
     /// Share of reads among requests.
     pub reads: f64,
     /// The first part, kept apart.
     pub warm_up: Duration,
+    /// The part that counts.
     pub duration: Duration,
     /// Answers slower than this are marked in the time line.
     pub slow: Duration,
@@ -104,7 +106,9 @@ struct State {
     phases: Vec<(Window, PhaseResult)>,
 }
 
+/// Users who ask, and what they were told.
 pub struct Generator {
+    /// What is asked about.
     pub shows: Shows,
     servers: Vec<Server>,
     routes: Routes,
@@ -171,6 +175,7 @@ impl Generator {
         self.with_ledger(|ledger| std::mem::replace(ledger, empty))
     }
 
+    /// How many servers are asked.
     pub fn servers(&self) -> usize {
         self.servers.len()
     }

@@ -37,7 +37,9 @@ pub enum What {
 pub struct Entry {
     /// The seat (`Shows::place`).
     pub place: u32,
+    /// When it was sent, by the counter of the ledger.
     pub begin: u32,
+    /// When its answer came.
     pub end: u32,
     /// What came of it.
     pub what: What,
@@ -46,8 +48,11 @@ pub struct Entry {
 /// A read of a show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
+    /// The show.
     pub show: u32,
+    /// When it was sent, by the counter of the ledger.
     pub begin: u32,
+    /// When its answer came.
     pub end: u32,
     /// The seats that were reserved.
     pub reserved: u128,
@@ -68,6 +73,7 @@ pub enum Existence {
 /// Everything that was asked and answered.
 #[derive(Debug)]
 pub struct Ledger {
+    /// What is asked about.
     pub shows: Shows,
     existence: Vec<Existence>,
     entries: Vec<Entry>,
@@ -80,6 +86,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    /// Nothing was asked yet.
     pub fn new(shows: Shows) -> Self {
         Self {
             shows,

@@ -14,6 +14,7 @@ const SLOT: Duration = Duration::from_millis(100);
 /// What happened to the requests intended in a tenth of a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Slot {
+    /// All of them.
     pub intended: u64,
     /// Accepted, and not later than the bar.
     pub good: u64,
@@ -47,6 +48,7 @@ pub struct PhaseResult {
 }
 
 impl PhaseResult {
+    /// Nothing was measured yet, at so many servers.
     pub fn new(servers: usize) -> Self {
         Self {
             by_server: vec![[0; 2]; servers],

@@ -33,6 +33,7 @@ impl Call {
         (Call::Read, "read"),
     ];
 
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
@@ -41,7 +42,9 @@ impl Call {
 /// One request: the show by its number in the run, the seat by its number in the show, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
+    /// What is asked.
     pub call: Call,
+    /// The show.
     pub show: u32,
     /// 0 where there is none.
     pub seat: u16,
@@ -104,8 +107,11 @@ impl Outcome {
 pub enum Fact {
     /// Nothing more than its outcome.
     None,
+    /// The seat is reserved.
     SeatReserved,
+    /// The seat is free.
     SeatFree,
+    /// The show is there.
     ShowExists,
     /// The show or the seat does not exist.
     Absent,
@@ -116,7 +122,9 @@ pub enum Fact {
 /// An answer, judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
+    /// What became of it.
     pub outcome: Outcome,
+    /// What the answer says beside that.
     pub fact: Fact,
     /// 0 if no answer came.
     pub status: u16,

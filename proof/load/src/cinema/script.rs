@@ -45,9 +45,11 @@ enum Stage {
     Cancel { show: u32, seat: u16 },
 }
 
+/// What the next request of each user is.
 #[derive(Debug)]
 pub struct Script {
     scenario: Scenario,
+    /// What is asked about.
     pub shows: Shows,
     random: Random,
     /// Serial: the next show to be created; those before it are there already.

@@ -98,6 +98,7 @@ impl Wrong {
 pub struct Wrongs(BTreeMap<Wrong, (u64, Vec<String>)>);
 
 impl Wrongs {
+    /// Adds so many of a kind; the first are told in words.
     pub fn add(&mut self, kind: Wrong, count: u64, told: impl FnOnce() -> String) {
         let (sum, findings) = self.0.entry(kind).or_default();
         *sum += count;
@@ -111,6 +112,7 @@ impl Wrongs {
         self.0.get(&kind).map_or(0, |(count, _)| *count)
     }
 
+    /// True if nothing was found.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -139,6 +141,7 @@ pub struct Verdict {
     pub unknown: u64,
     /// Events that were compared, if the store was given.
     pub events: Option<u64>,
+    /// What was found.
     pub wrongs: Wrongs,
 }
 
@@ -180,6 +183,7 @@ impl Verdict {
         Ok(())
     }
 
+    /// What was checked, in a sentence.
     pub fn sentence(&self) -> String {
         let events = self.events.map_or(String::new(), |events| {
             format!("; {events} events in the store were compared")

@@ -24,12 +24,14 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 pub struct Population {
     /// Their ids begin with this.
     pub prefix: String,
+    /// How many entities.
     pub entities: u32,
     /// Events of each.
     pub events: u64,
 }
 
 impl Population {
+    /// Events of all of them.
     pub fn total(&self) -> u64 {
         u64::from(self.entities) * self.events
     }

@@ -15,22 +15,37 @@ use gesta_report::failure::{Context, Result};
 /// Count and digest of the events so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
+    /// Commands that were carried out.
     pub count: u64,
+    /// Of all of them, in their order.
     pub digest: u64,
 }
 
+/// What is asked.
 #[derive(Debug, Clone, Copy)]
 pub enum Command {
     /// One event.
-    Count { by: u32, n: u64 },
+    Count {
+        /// Which entity.
+        by: u32,
+        /// The number of the command.
+        n: u64,
+    },
     /// None.
     Look,
 }
 
+/// What is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Event {
+    /// A command was counted.
     #[serde(rename = "counted")]
-    Counted { by: u32, n: u64 },
+    Counted {
+        /// Which entity.
+        by: u32,
+        /// The number of the command.
+        n: u64,
+    },
 }
 
 impl Decider for Tally {
@@ -84,6 +99,7 @@ struct EntityAnswers {
 pub struct Before(u64);
 
 impl AnswersGiven {
+    /// Nothing was answered yet.
     pub fn new(entities: usize) -> Arc<Self> {
         Self::of("", entities)
     }
@@ -175,6 +191,7 @@ pub async fn read_stream(
     }
 }
 
+/// Reads an event as it is stored.
 pub fn decoded(data: &[u8]) -> Result<Event> {
     /// The content of an event.
     #[derive(Deserialize)]

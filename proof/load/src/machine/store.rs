@@ -27,6 +27,7 @@ pub struct StoreArgs {
     /// Extra round trip to the database or server, for example 10ms; half of it each way.
     #[arg(long, default_value = "0", value_parser = units::duration)]
     pub rtt: Duration,
+    /// What else befalls the way.
     #[command(flatten)]
     pub weather: WeatherArgs,
     /// Logs of a store that is created by this run.

@@ -330,7 +330,7 @@ pub async fn run_all(
 }
 
 /// The number of a target, and a session with it.
-pub type Connected = (usize, Box<dyn Session>);
+type Connected = (usize, Box<dyn Session>);
 
 /// A session for each worker, some at a time: one after the other would take minutes at a distance.
 pub async fn connect(targets: &[Arc<dyn Target>], workers: u32) -> Result<Vec<Connected>> {

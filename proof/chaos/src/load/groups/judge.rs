@@ -61,7 +61,7 @@ impl Given {
 
 /// What is stored in the end.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     pub(super) events: Vec<RecordedEvent>,
     pub(super) logs: u16,
 }
