@@ -10,11 +10,10 @@ mod trace;
 
 use std::path::PathBuf;
 
-use tokio_util::sync::CancellationToken;
-use gesta_report::failure::Result;
 use gesta_chaos::world::{Plan, World};
 use gesta_load::machine::child::{Program, ProgramArgs};
-
+use gesta_report::failure::Result;
+use tokio_util::sync::CancellationToken;
 
 /// A show to begin with.
 const SHOW: &str =

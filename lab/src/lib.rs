@@ -21,7 +21,6 @@ mod measures;
 mod reservation;
 mod workload;
 
-
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};

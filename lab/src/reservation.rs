@@ -18,19 +18,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::AllFrom;
+use gesta_load::cinema::{Drive, Generator, Ledger, Scenario, Script, Shows, Verdict, alone};
+use gesta_load::counters;
+use gesta_load::event_ids::Run;
+use gesta_load::machine::child::{Program, Server};
+use gesta_load::machine::store::{self, NEW_SERVER};
+use gesta_report::failure::Result;
+use gesta_report::name_of;
+use gesta_report::{Report, Table, Unit};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::Result;
-use gesta_report::{Report, Table, Unit};
-use gesta_load::cinema::{
-    Drive, Generator, Ledger, Scenario, Script, Shows, Verdict, alone,
-};
-use gesta_load::event_ids::Run;
-use gesta_report::name_of;
-use gesta_load::machine::child::{Program, Server};
-use gesta_load::machine::store::{self, NEW_SERVER};
-use gesta_load::counters;
 
 use crate::workload::ladder;
 use crate::workload::watch::Watched;

@@ -25,8 +25,7 @@ fn copies_that_are_killed_arrive() {
     let output = lab.output().unwrap();
     let lines = std::fs::read_to_string(directory.path().join("gesta-lab.jsonl"));
     let lines = lines.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-    let report: gesta_report::Report =
-        serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    let report: gesta_report::Report = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
     let [check] = report.checks.as_slice() else {
         panic!("{report}");
     };

@@ -13,25 +13,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_chaos::world::{Ownership, World};
 use gesta_core::{AllFrom, WAY_POINTS, uptime};
-use serde::Serialize;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
-use gesta_report::cells;
-use gesta_report::failure::Result;
-use gesta_report::histogram::{Percentiles, median, noise};
-use gesta_report::{Cell, Report, ReportArgs, Table, Unit};
-use gesta_report::units::{self, seconds};
-use gesta_load::event_ids::Run;
-use gesta_report::name_of;
-use gesta_load::machine::child::Program;
-use gesta_load::machine::processes::Tree;
-use gesta_load::machine::store;
 use gesta_load::cinema::{
     self, Arrival, Drive, Generator, Ledger, Phase, Routes, Scenario, Script, Shows, To, Verdict,
 };
 use gesta_load::counters;
-use gesta_chaos::world::{Ownership, World};
+use gesta_load::event_ids::Run;
+use gesta_load::machine::child::Program;
+use gesta_load::machine::processes::Tree;
+use gesta_load::machine::store;
+use gesta_report::cells;
+use gesta_report::failure::Result;
+use gesta_report::histogram::{Percentiles, median, noise};
+use gesta_report::name_of;
+use gesta_report::units::{self, seconds};
+use gesta_report::{Cell, Report, ReportArgs, Table, Unit};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
 use super::trace::Trace;

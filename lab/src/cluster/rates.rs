@@ -11,22 +11,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::Serialize;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
-use gesta_report::cells;
-use gesta_report::failure::{Result, fail};
-use gesta_report::histogram::{median, noise};
-use gesta_report::host::busy_of;
-use gesta_report::{Cell, Report, ReportArgs, Table, Unit};
-use gesta_report::units;
+use gesta_chaos::world::{Database, Plan, World};
 use gesta_load::machine::child::{Program, ProgramArgs};
 use gesta_load::machine::processes::Tree;
 use gesta_load::sizes::Sizes;
 use gesta_load::target::{
     self, Beside, Events, Expected, GestaTarget, Load, Phase, Protocol, Target,
 };
-use gesta_chaos::world::{Database, Plan, World};
+use gesta_report::cells;
+use gesta_report::failure::{Result, fail};
+use gesta_report::histogram::{median, noise};
+use gesta_report::host::busy_of;
+use gesta_report::units;
+use gesta_report::{Cell, Report, ReportArgs, Table, Unit};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
 
@@ -331,7 +331,11 @@ impl<'a> Bench<'a> {
 
     /// Processor time of all nodes so far.
     fn nodes_busy(&self) -> Duration {
-        let pids = self.nodes.members.iter().filter_map(|node| node.server.pid());
+        let pids = self
+            .nodes
+            .members
+            .iter()
+            .filter_map(|node| node.server.pid());
         pids.map(busy_of).sum()
     }
 

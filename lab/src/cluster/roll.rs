@@ -7,18 +7,18 @@
 
 use std::time::{Duration, Instant};
 
+use gesta_chaos::load::appends::{Answered, NodeCrew};
+use gesta_chaos::world::{Moved, Owners, World};
 use gesta_core::LogId;
-use serde::Serialize;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
+use gesta_load::machine::child::{Program, ProgramArgs};
 use gesta_report::cells;
 use gesta_report::failure::{Result, fail};
 use gesta_report::histogram::Latencies;
-use gesta_report::{Report, ReportArgs, Table, Unit};
 use gesta_report::units;
-use gesta_load::machine::child::{Program, ProgramArgs};
-use gesta_chaos::load::appends::{Answered, NodeCrew};
-use gesta_chaos::world::{Moved, Owners, World};
+use gesta_report::{Report, ReportArgs, Table, Unit};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
 

@@ -13,19 +13,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use gesta_report::Unit;
+use gesta_report::failure::{Result, fail};
+use gesta_report::host::{CpuMeter, busy_of};
+use gesta_report::numbers::{list, millis};
+use gesta_report::units;
+use gesta_report::{Chart, Report, ReportArgs};
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Result, fail};
-use gesta_report::host::{CpuMeter, busy_of};
-use gesta_report::Unit;
-use gesta_report::numbers::{list, millis};
-use gesta_report::{Chart, Report, ReportArgs};
-use gesta_report::units;
 
+use gesta_load::counters::{self, Stretch, Watch};
 use gesta_load::machine::child::{ProgramArgs, Server};
 use gesta_load::machine::store::{self, StoreArgs};
-use gesta_load::counters::{self, Stretch, Watch};
 use gesta_load::sizes::Sizes;
 use gesta_load::target::{
     self, Beside, Events, Expected, GestaTarget, Load, Protocol, Target, grpc,

@@ -8,18 +8,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use gesta_core::{Append, EventData, EventId, EventType, ExpectedRevision, StreamId};
-use serde::Serialize;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Result, fail};
-use gesta_report::histogram::median;
-use gesta_report::read_back::ReadBack;
-use gesta_report::{Report, ReportArgs, Table, Unit};
-use gesta_report::units::{self, grouped};
 use gesta_load::machine::child::{ProgramArgs, Server};
 use gesta_load::machine::store::{self, NEW_SERVER};
 use gesta_load::sizes::Sizes;
 use gesta_load::target::{Events, GestaTarget, Target as _};
+use gesta_report::failure::{Result, fail};
+use gesta_report::histogram::median;
+use gesta_report::read_back::ReadBack;
+use gesta_report::units::{self, grouped};
+use gesta_report::{Report, ReportArgs, Table, Unit};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::workload::read::{self, Answer};
 

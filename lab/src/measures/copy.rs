@@ -15,14 +15,14 @@ mod legs;
 mod places;
 mod seen;
 
-use serde::Serialize;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Result, fail};
 use gesta_report::histogram::median;
 use gesta_report::read_back::ReadBack;
-use gesta_report::{Report, ReportArgs, Table, Unit};
 use gesta_report::units::{self, grouped};
+use gesta_report::{Report, ReportArgs, Table, Unit};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use gesta_load::machine::child::ProgramArgs;
 use gesta_load::machine::store::{self, NEW_SERVER};

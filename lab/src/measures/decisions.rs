@@ -14,18 +14,18 @@ mod ways;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_chaos::world::World;
 use gesta_client::{Config, HttpStore};
 use gesta_core::EventStore;
-use serde::Serialize;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Failure, Result};
-use gesta_report::{Report, ReportArgs, Table, Unit};
-use gesta_report::units::{self, grouped};
 use gesta_load::event_ids::Run;
 use gesta_load::machine::child::{Program, ProgramArgs};
 use gesta_load::machine::store::{self, NEW_SERVER};
-use gesta_chaos::world::World;
+use gesta_report::failure::{Failure, Result};
+use gesta_report::units::{self, grouped};
+use gesta_report::{Report, ReportArgs, Table, Unit};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::cluster::SizeArgs;
 

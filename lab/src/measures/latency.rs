@@ -11,20 +11,20 @@ mod work;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
+use gesta_load::machine::network::{Network, WeatherArgs};
+use gesta_load::machine::store;
+use gesta_load::sizes::Sizes;
+use gesta_load::target::{self, Events, GestaTarget, Load, Phase, Target};
 use gesta_report::cells;
 use gesta_report::failure::{Context, Result, fail};
 use gesta_report::histogram::{ends, median};
 use gesta_report::numbers::{list, millis, percent, times};
 use gesta_report::read_back::ReadBack;
-use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit, Whose};
 use gesta_report::units;
-use gesta_load::machine::network::{Network, WeatherArgs};
-use gesta_load::machine::store;
-use gesta_load::sizes::Sizes;
-use gesta_load::target::{self, Events, GestaTarget, Load, Phase, Target};
+use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit, Whose};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::workload::journals;
 

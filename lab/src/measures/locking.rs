@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use gesta::entity::{Config, Context, Decider, Entities};
 use gesta_core::{ErrorKind, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision};
+use gesta_report::failure::Result;
+use gesta_report::units::{self, grouped};
+use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit, numbers};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::Result;
-use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit, numbers};
-use gesta_report::units::{self, grouped};
 
-use gesta_load::event_ids::Run;
-use gesta_load::machine::store::{self, StoreArgs};
 use gesta_load::entities::calls::{Calls, drive};
 use gesta_load::entities::start;
 use gesta_load::entities::tally::{AnswersGiven, Command, Event, Tally, decoded, read_stream};
+use gesta_load::event_ids::Run;
+use gesta_load::machine::store::{self, StoreArgs};
 
 /// Most wrong answers that are told of each number of entities.
 const WRONGS_TOLD: usize = 10;

@@ -19,12 +19,12 @@ mod places;
 
 use std::time::Duration;
 
+use gesta_report::failure::{Result, fail};
+use gesta_report::units::{self, grouped};
+use gesta_report::{Report, ReportArgs, Table, Unit};
 use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Result, fail};
-use gesta_report::{Report, ReportArgs, Table, Unit};
-use gesta_report::units::{self, grouped};
 
 use gesta_load::machine::store::{self, NEW_SERVER};
 

@@ -12,17 +12,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use serde_json::json;
-use tempfile::TempDir;
-use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Context, Result, fail};
-use gesta_report::host::{CpuMeter, CpuUse, Host};
-use gesta_report::page;
-use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit};
-use gesta_report::units::{self, grouped};
 use gesta_load::machine::store;
 use gesta_load::sizes::Sizes;
 use gesta_load::target::{self, Claims, Events, GestaTarget, Load, Phase, PhaseRun, Target};
+use gesta_report::failure::{Context, Result, fail};
+use gesta_report::host::{CpuMeter, CpuUse, Host};
+use gesta_report::page;
+use gesta_report::units::{self, grouped};
+use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use crate::measures::append::bare;
 use crate::workload::read;

@@ -6,20 +6,20 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
+use gesta_load::entities::calls::Calls;
+use gesta_load::entities::population::{Population, ask_all, make};
+use gesta_load::entities::start;
+use gesta_load::event_ids::Run;
+use gesta_load::machine::store::{self, NEW_SERVER, Opened};
 use gesta_report::failure::{Result, fail};
 use gesta_report::histogram::{Latencies, median};
 use gesta_report::host::CpuMeter;
 use gesta_report::numbers::several;
-use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit};
 use gesta_report::units::{self, grouped};
-use gesta_load::event_ids::Run;
-use gesta_load::machine::store::{self, NEW_SERVER, Opened};
-use gesta_load::entities::calls::Calls;
-use gesta_load::entities::population::{Population, ask_all, make};
-use gesta_load::entities::start;
+use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::workload::read;
 

@@ -10,18 +10,18 @@ mod tell;
 mod tests;
 
 use gesta_load::Target;
+use gesta_load::cinema::alone;
 use gesta_load::engine::{Engine, Limits};
 use gesta_load::figures::{Figures, Outcome};
+use gesta_load::machine::processes::Tree;
 use gesta_load::scenario::Scenario;
 use gesta_load::schedule::{Drive, Stretch, windows};
-use serde_json::json;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Failure, Result};
 use gesta_report::page;
 use gesta_report::{Report, Unit};
-use gesta_load::machine::processes::Tree;
-use gesta_load::cinema::alone;
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::reservation::HEAD_START;
 use crate::workload::ladder::Reached;

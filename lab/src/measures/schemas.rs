@@ -18,21 +18,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
-use serde::Serialize;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Context, Result, fail};
-use gesta_report::endpoint::Endpoint;
-use gesta_report::read_back::ReadBack;
-use gesta_report::{Report, ReportArgs};
-use gesta_report::units;
+use gesta_load::counters::Watch;
 use gesta_load::machine::postgres;
 use gesta_load::machine::store;
-use gesta_load::counters::Watch;
 use gesta_load::sizes::Sizes;
 use gesta_load::target::{
     self, Beside, Claims, Events, GestaTarget, Load, Phase, PhaseRun, Target, TargetFacts,
 };
+use gesta_report::endpoint::Endpoint;
+use gesta_report::failure::{Context, Result, fail};
+use gesta_report::read_back::ReadBack;
+use gesta_report::units;
+use gesta_report::{Report, ReportArgs};
+use serde::Serialize;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::workload::journals;
 

@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::ValueEnum as _;
+use gesta_load::machine::child::{Program, ProgramArgs, Server};
+use gesta_load::machine::http::Connection;
+use gesta_report::failure::{Context as _, Result, fail};
+use gesta_report::histogram::Latencies;
+use gesta_report::units;
+use gesta_report::{Report, ReportArgs, Table, Unit};
 use hyper::Method;
 use serde::Serialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Context as _, Result, fail};
-use gesta_report::histogram::Latencies;
-use gesta_report::{Report, ReportArgs, Table, Unit};
-use gesta_report::units;
-use gesta_load::machine::child::{Program, ProgramArgs, Server};
-use gesta_load::machine::http::Connection;
 
 use crate::measures::shares::takers::{Taken, Takers, take_until_told};
 

@@ -22,17 +22,17 @@ mod tests;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use gesta_report::endpoint::Endpoint;
+use gesta_report::failure::{Context, Result, fail};
+use gesta_report::units::{self, grouped};
+use gesta_report::{Report, ReportArgs};
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Context, Result, fail};
-use gesta_report::endpoint::Endpoint;
-use gesta_report::{Report, ReportArgs};
-use gesta_report::units::{self, grouped};
 
-use gesta_load::machine::store;
 use gesta_load::counters::{Spent, Watch};
+use gesta_load::machine::store;
 
 use gesta::Gesta;
 use plan::{From, Plan};

@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Serialize;
-use gesta_report::failure::{Result, fail};
-use gesta_report::endpoint::Endpoint;
-use gesta_report::ReportArgs;
-use gesta_report::numbers::millis;
-use gesta_report::units::{self, maybe_seconds, seconds};
 use gesta_load::cinema::generator::{Drive, Phase};
 use gesta_load::cinema::model::SEATS_MAX;
 use gesta_load::cinema::script::Scenario;
 use gesta_load::machine::processes::Tree;
+use gesta_report::ReportArgs;
+use gesta_report::endpoint::Endpoint;
+use gesta_report::failure::{Result, fail};
+use gesta_report::numbers::millis;
+use gesta_report::units::{self, maybe_seconds, seconds};
+use serde::Serialize;
 
 use crate::workload::ladder::Steps;
 

@@ -3,11 +3,11 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Result, fail};
-use gesta_report::{Report, Table, Unit};
 use gesta_load::cinema::generator::{Generator, Phase};
 use gesta_load::cinema::model::{Call, Outcome};
+use gesta_report::failure::{Result, fail};
+use gesta_report::{Report, Table, Unit};
+use tokio_util::sync::CancellationToken;
 
 use super::args::ReservationArgs;
 use super::step::{self, Step};

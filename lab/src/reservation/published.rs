@@ -1,8 +1,8 @@
 //! The published steps of the reference application, and the steps of this run beside them.
 
+use gesta_load::cinema::generator::Drive;
 use gesta_report::cells;
 use gesta_report::{Cell, Chart, Report, Scale, Table, Unit, Whose};
-use gesta_load::cinema::generator::Drive;
 
 use super::step::Step;
 

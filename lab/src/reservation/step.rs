@@ -3,15 +3,15 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use gesta_report::cells;
-use gesta_report::histogram::Percentiles;
-use gesta_report::{Cell, Report, Table, Unit};
 use gesta_load::cinema::generator::{Drive, Generator, Phase, windows};
 use gesta_load::cinema::measure::PhaseResult;
 use gesta_load::cinema::model::{Call, Outcome};
 use gesta_load::counters::{self, DatabaseFigures, Stretch, Watch};
+use gesta_report::cells;
+use gesta_report::histogram::Percentiles;
+use gesta_report::{Cell, Report, Table, Unit};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::workload::ladder::Reached;
 use crate::workload::watch::{Sampled, Watched, sample};

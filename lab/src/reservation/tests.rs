@@ -10,11 +10,11 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use super::fake::{Fake, Faults};
+use super::*;
 use gesta_load::cinema::ledger::Ledger;
 use gesta_load::cinema::model::{Answer, Call, Fact, Op, Outcome};
 use gesta_load::cinema::stored;
 use gesta_load::cinema::verdict::{Wrong, Wrongs};
-use super::*;
 
 /// No test waits longer for what it has planted.
 const PATIENCE: Duration = Duration::from_secs(60);

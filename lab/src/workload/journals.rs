@@ -31,8 +31,8 @@ mod tests;
 
 use std::sync::Arc;
 
-use gesta_report::failure::{Result, fail};
 use gesta_report::endpoint::Endpoint;
+use gesta_report::failure::{Result, fail};
 
 use gesta_load::machine::network::Network;
 use gesta_load::target::Target;

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use gesta_core::{
     AllFrom, EventStore, Filter, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
+use gesta_report::failure::{Context, Result, fail};
 use http_body_util::BodyExt as _;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Context, Result, fail};
 
-use gesta_load::machine::{CurrentStore, ask};
 use gesta_load::machine::http::Connection;
 use gesta_load::machine::postgres;
+use gesta_load::machine::{CurrentStore, ask};
 
 /// How long the store may be unavailable.
 const PATIENCE: Duration = Duration::from_secs(60);

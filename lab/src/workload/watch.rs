@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gesta_report::host::{CpuMeter, CpuUse};
 use nix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use gesta_report::host::{CpuMeter, CpuUse};
 
-use gesta_load::machine::processes::Tree;
 use gesta_load::counters::{DatabaseFigures, Watch};
+use gesta_load::machine::processes::Tree;
 
 /// A generator that is busier is the limit.
 const OWN_SHARE_MAX: f64 = 0.9;

@@ -14,7 +14,7 @@ use gesta::entity::{Context, Decider, Entities, EntityType, JsonEvents, Request}
 use gesta_chaos::load::{Hurt, Load, Shown};
 use gesta_chaos::world::World;
 use gesta_chaos::{Chaos, Fault, WorldKind};
-use gesta_core::{Filter, ReadAll};
+use gesta_core::{AllFrom, Filter, ReadAll};
 use gesta_report::failure::{Result, fail};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
@@ -68,7 +68,10 @@ struct Deposits {
 
 impl Deposits {
     fn told(&self) -> u64 {
-        self.done.iter().map(|done| done.load(Ordering::SeqCst)).sum()
+        self.done
+            .iter()
+            .map(|done| done.load(Ordering::SeqCst))
+            .sum()
     }
 }
 
@@ -90,7 +93,7 @@ async fn deposit(
         let key = format!("{account}-{number}");
         loop {
             let request = Request::new(1).key(key.clone());
-            match accounts.execute(&account.to_string(), request).await {
+            match accounts.submit(&account.to_string(), request).await {
                 Ok(_) => break,
                 Err(error) if error.is_retryable() => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -106,7 +109,7 @@ async fn deposit(
 impl Load for Deposits {
     async fn begin(&mut self, world: &World, _: u32) -> Result<()> {
         if self.store.is_none() {
-            let store = gesta::open(world.url()).create().await?;
+            let store = gesta::open(&world.url()).create().await?;
             self.accounts = Some(store.entities(entity_type()?)?);
             self.store = Some(store);
         }
@@ -116,7 +119,8 @@ impl Load for Deposits {
         self.stop.store(false, Ordering::SeqCst);
         for account in 0..ACCOUNTS {
             let shared = (Arc::clone(&self.stop), Arc::clone(&self.done));
-            self.callers.spawn(deposit(accounts.clone(), account, shared));
+            self.callers
+                .spawn(deposit(accounts.clone(), account, shared));
         }
         Ok(())
     }
@@ -138,7 +142,7 @@ impl Load for Deposits {
             ended?;
         }
         // A process that has seen nothing of all this.
-        let store = gesta::open(world.url()).await?;
+        let store = gesta::open(&world.url()).await?;
         let accounts = store.entities(entity_type()?)?;
         let mut balances = BTreeMap::<String, u64>::new();
         let mut request = ReadAll::forwards().filter(Filter::category("account"));
@@ -151,13 +155,18 @@ impl Load for Deposits {
             if page.end {
                 break;
             }
-            request = request.from(page.next);
+            request = request.from(AllFrom::Checkpoint(page.next));
         }
         let mut problems = Vec::new();
         for (account, done) in self.done.iter().enumerate() {
             let told = done.load(Ordering::SeqCst);
-            let loaded = accounts.read(&account.to_string(), |account| account.balance).await?;
-            let folded = balances.get(&format!("account-{account}")).copied().unwrap_or_default();
+            let loaded = accounts
+                .read(&account.to_string(), |account| account.balance)
+                .await?;
+            let folded = balances
+                .get(&format!("account-{account}"))
+                .copied()
+                .unwrap_or_default();
             if [loaded, folded] != [told, told] {
                 problems.push(format!(
                     "account {account}: {told} deposits were acknowledged, the entity has {loaded}, the events {folded}"
@@ -186,10 +195,17 @@ impl Load for Deposits {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let faults = [Fault::DatabaseKill, Fault::DatabaseRestart, Fault::BackendKill];
+    let faults = [
+        Fault::DatabaseKill,
+        Fault::DatabaseRestart,
+        Fault::BackendKill,
+    ];
     let chaos = Chaos::on(WorldKind::Postgres).faults(faults).rounds(3);
     let verdict = chaos.run(Deposits::default()).await?;
-    println!("{} rounds, {} deposits", verdict.rounds, verdict.acknowledged);
+    println!(
+        "{} rounds, {} deposits",
+        verdict.rounds, verdict.acknowledged
+    );
     for problem in &verdict.problems {
         println!("WRONG: {problem}");
     }

@@ -129,7 +129,9 @@ impl ChaosArgs {
             return fail("--store is the world postgres alone: --world postgres");
         }
         if self.lossy && !self.worlds.contains(&WorldKind::Patroni) {
-            return fail("--lossy needs --world patroni; the world standbys loses commits by itself");
+            return fail(
+                "--lossy needs --world patroni; the world standbys loses commits by itself",
+            );
         }
         Ok(())
     }
@@ -138,7 +140,10 @@ impl ChaosArgs {
     fn fits(&self, world: WorldKind, load: LoadKind) -> Result<()> {
         let (named, is_lossy) = (world.name(), self.scene(world, load).is_lossy);
         if load.needs_cinemas() && self.cinema.is_none() {
-            return fail(format!("--load {} needs --cinema PROGRAM", gesta_report::name_of(load)));
+            return fail(format!(
+                "--load {} needs --cinema PROGRAM",
+                gesta_report::name_of(load)
+            ));
         }
         match (world, load) {
             (_, LoadKind::Steady) => {
@@ -314,11 +319,17 @@ mod tests {
         }
         for (line, why) in [
             ("chaos --world nodes --load seats", "--cinema"),
-            ("chaos --world sqlite --load payments --cinema c", "second process"),
+            (
+                "chaos --world sqlite --load payments --cinema c",
+                "second process",
+            ),
             ("chaos --world standbys", "--load groups"),
             ("chaos --world patroni --lossy", "--load groups"),
             ("chaos --lossy", "--world patroni"),
-            ("chaos --store postgres://somewhere/else", "--world postgres"),
+            (
+                "chaos --store postgres://somewhere/else",
+                "--world postgres",
+            ),
             ("chaos --load steady", "gesta-chaos steady"),
             ("chaos --rounds 5 --duration 5m", "cannot be used with"),
             ("chaos --rounds 0", "0 is not in"),

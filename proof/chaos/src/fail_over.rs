@@ -94,12 +94,16 @@ impl FailOvers {
         for way in world.ways() {
             let (found, name) = (way.connect()?.info().await?.incarnation, &way.name);
             if *self.incarnation.get_or_insert(found) != found {
-                wrong.push(format!("{name}: a new incarnation, though nothing was lost"));
+                wrong.push(format!(
+                    "{name}: a new incarnation, though nothing was lost"
+                ));
             }
         }
         if times.later > self.within {
             let later = times.later;
-            wrong.push(format!("appends went on {later:.1?} after the database did"));
+            wrong.push(format!(
+                "appends went on {later:.1?} after the database did"
+            ));
         }
         self.each.row(cells![
             number,

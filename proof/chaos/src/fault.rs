@@ -288,7 +288,9 @@ impl Fault {
             Victim::Disk => scene.has_small_disk,
             Victim::Timers => scene.load == LoadKind::Payments,
             Victim::Patroni => match self {
-                Self::SwitchOver | Self::PostmasterKill => scene.world == Patroni && !scene.is_lossy,
+                Self::SwitchOver | Self::PostmasterKill => {
+                    scene.world == Patroni && !scene.is_lossy
+                }
                 _ => scene.world == Patroni,
             },
             Victim::Primary => match self {
@@ -314,7 +316,10 @@ impl Fault {
             // In rapid succession: nothing that lasts for long.
             (WorldKind::Sqlite | WorldKind::Postgres, _) => !matches!(
                 self,
-                Self::DatabaseFreeze | Self::ServersHang | Self::ServerWithoutDatabase | Self::ClockStep
+                Self::DatabaseFreeze
+                    | Self::ServersHang
+                    | Self::ServerWithoutDatabase
+                    | Self::ClockStep
             ),
             (WorldKind::Nodes | WorldKind::Several, _) => {
                 matches!(
@@ -342,15 +347,22 @@ impl Fault {
     pub(crate) fn wanted(named: &[Self], scene: &Scene) -> Result<Vec<Self>> {
         if let Some(fault) = named.iter().find(|fault| !fault.fits(scene)) {
             let (name, world, load) = (fault.name(), scene.world.name(), name_of(scene.load));
-            return fail(format!("--faults {name} does not fit the world {world} and the load {load} here"));
+            return fail(format!(
+                "--faults {name} does not fit the world {world} and the load {load} here"
+            ));
         }
         if !named.is_empty() {
             return Ok(named.to_vec());
         }
         let all = Self::value_variants().iter().copied();
-        let usual: Vec<Self> = all.filter(|fault| fault.fits(scene) && fault.is_usual(scene)).collect();
+        let usual: Vec<Self> = all
+            .filter(|fault| fault.fits(scene) && fault.is_usual(scene))
+            .collect();
         match usual.is_empty() {
-            true => fail(format!("no fault fits the world {} here", scene.world.name())),
+            true => fail(format!(
+                "no fault fits the world {} here",
+                scene.world.name()
+            )),
             false => Ok(usual),
         }
     }
@@ -412,11 +424,10 @@ impl Fault {
 
 /// True if connections to a database go by proxies.
 fn has_connections(scene: &Scene) -> bool {
-    let is_alone = matches!(
+    matches!(
         scene.world,
         WorldKind::Postgres | WorldKind::Nodes | WorldKind::Several
-    );
-    is_alone
+    )
 }
 
 #[cfg(test)]
@@ -473,7 +484,11 @@ mod tests {
         for fault in Fault::value_variants() {
             let has_it = |scene: &Scene| fault.fits(scene) && fault.is_usual(scene);
             let needs_clocks = *fault == Fault::ClockStep && FakeClock::library().is_none();
-            assert!(needs_clocks || scenes.iter().any(has_it), "{}", fault.name());
+            assert!(
+                needs_clocks || scenes.iter().any(has_it),
+                "{}",
+                fault.name()
+            );
         }
     }
 }

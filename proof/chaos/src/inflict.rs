@@ -71,7 +71,11 @@ pub(crate) struct Field<'a> {
 
 impl Field<'_> {
     /// Makes a fault and heals it; gives the members that were hurt, so that what goes through them may stand still.
-    pub(crate) async fn inflict(&mut self, fault: Fault, random: &mut Random) -> Result<Vec<usize>> {
+    pub(crate) async fn inflict(
+        &mut self,
+        fault: Fault,
+        random: &mut Random,
+    ) -> Result<Vec<usize>> {
         match fault.victim() {
             Victim::Servers => self.hurt_servers(fault, random).await,
             Victim::Links => self.hurt_links(fault, random).await,

@@ -53,7 +53,9 @@ impl Losing<'_> {
         }
         // All get to know what will be lost.
         self.groups.goes_on_without(false).await?;
-        self.groups.followed(&self.groups.stored(self.world).await?).await?;
+        self.groups
+            .followed(&self.groups.stored(self.world).await?)
+            .await?;
         let lost = self.groups.last_checkpoint()?;
         let before = self.extent().await?;
         self.groups.sleep(true)?;
@@ -88,7 +90,11 @@ impl Losing<'_> {
         if !plan.late {
             self.groups.sleep(false)?;
         }
-        let exceeds = async || self.extent().await.is_ok_and(|now| now.exceeds(&before, furthest));
+        let exceeds = async || {
+            self.extent()
+                .await
+                .is_ok_and(|now| now.exceeds(&before, furthest))
+        };
         let what = "the new history is longer than the old one";
         until(what, PATIENCE, exceeds).await?;
         self.groups.sleep(false)?;
@@ -104,8 +110,10 @@ impl Losing<'_> {
             databases: plan.databases.clone(),
             known,
         };
-        let mut shown = self.groups.judge(self.world, &Hurt::default(), Some(&loss)).await?;
-        shown.events = 0;
+        let mut shown = self
+            .groups
+            .judge(self.world, &Hurt::default(), Some(&loss))
+            .await?;
         shown.problems.extend(wrong);
         shown.told = format!("{plan:?}: {}", shown.told);
         self.heal(&plan, primary)?;
@@ -167,7 +175,12 @@ impl Losing<'_> {
     async fn move_a_log(&mut self) -> Result<()> {
         let log = u16::try_from(self.random.below(usize::from(self.world.logs)))?;
         self.world.moved.insert(log);
-        match self.groups.operator().move_log(log, &self.world.urls()).await {
+        match self
+            .groups
+            .operator()
+            .move_log(log, &self.world.urls())
+            .await
+        {
             true => Ok(()),
             false => fail(format!("log {log} cannot be moved")),
         }
@@ -184,7 +197,10 @@ impl Losing<'_> {
                 Err(error) => Failure::from(error).0,
             };
             if let Some(log) = lost_log(&error) {
-                self.groups.operator().recover(log, &self.world.urls()).await?;
+                self.groups
+                    .operator()
+                    .recover(log, &self.world.urls())
+                    .await?;
             } else if Instant::now() > deadline {
                 return fail(format!("the store cannot be opened: {error}"));
             }

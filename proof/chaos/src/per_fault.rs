@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gesta_kit::history::{self, Violation};
-use serde::Serialize;
 use gesta_report::histogram::Latencies;
 use gesta_report::{Cell, Table, Unit};
+use serde::Serialize;
 
 use gesta_report::name_of;
 
@@ -63,7 +63,7 @@ impl<F: Ord + Serialize> PerFault<F> {
         }
     }
 
-    /// A row per kind of fault.
+    /// A row per kind of fault. A time that is known of none is left out.
     pub(crate) fn table(&self, title: impl Into<String>) -> Table {
         let mut columns = vec![
             ("fault".to_owned(), Unit::Words),
@@ -71,7 +71,13 @@ impl<F: Ord + Serialize> PerFault<F> {
         ];
         let counts = self.counts.iter();
         columns.extend(counts.map(|name| ((*name).to_owned(), Unit::Count)));
-        for name in self.times {
+        let is_known = |at: &usize| {
+            let mut rows = self.rows.values();
+            rows.any(|row| row.times[*at].percentiles().count > 0)
+        };
+        let known: Vec<usize> = (0..self.times.len()).filter(is_known).collect();
+        for at in &known {
+            let name = self.times[*at];
             columns.push((format!("{name} (median)"), Unit::Millis));
             columns.push((format!("{name} (longest)"), Unit::Millis));
         }
@@ -79,8 +85,8 @@ impl<F: Ord + Serialize> PerFault<F> {
         for (fault, row) in &self.rows {
             let mut cells = vec![Cell::from(name_of(fault)), row.rounds.into()];
             cells.extend(row.counts.iter().map(|count| Cell::from(*count)));
-            for all in &row.times {
-                let times = Some(all.percentiles()).filter(|times| times.count > 0);
+            for at in &known {
+                let times = Some(row.times[*at].percentiles()).filter(|times| times.count > 0);
                 cells.push(times.map(|times| times.p50).into());
                 cells.push(times.map(|times| times.max).into());
             }

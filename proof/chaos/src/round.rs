@@ -128,7 +128,9 @@ pub(crate) async fn run(
         stretch: 0,
         rounds_of_stretch: 0,
         hurt: Hurt::default(),
-        outcome: Outcome::new(json!({ "parts": plan.parts, "logs": plan.logs, "members": plan.members })),
+        outcome: Outcome::new(
+            json!({ "parts": plan.parts, "logs": plan.logs, "members": plan.members }),
+        ),
     };
     chaos.rounds(faults, until).await;
     let is_interrupted = stop.is_cancelled();
@@ -172,7 +174,13 @@ pub(crate) fn load(
                 _ => Through::EachServer,
             };
             let pace = (writers, args.pause);
-            Box::new(Appends::new(through, pace, seed, args.probe_patience(), history))
+            Box::new(Appends::new(
+                through,
+                pace,
+                seed,
+                args.probe_patience(),
+                history,
+            ))
         }
     }
 }
@@ -301,7 +309,9 @@ impl Chaos<'_> {
             over: &over,
         };
         let hurt = field.inflict(fault, &mut self.random).await?;
-        let of_hurt = hurt.iter().map(|member| &self.world.members[*member].address);
+        let of_hurt = hurt
+            .iter()
+            .map(|member| &self.world.members[*member].address);
         let owned = of_hurt.filter_map(|address| owned.get(address)).sum();
         self.hurt.members.extend(hurt);
         let back_after = self.load.goes_on(self.args.progress_within()).await?;
@@ -326,7 +336,12 @@ impl Chaos<'_> {
 
     /// Adds up what a round has shown, and what has become of the logs.
     async fn settle(&mut self, inflicted: &Inflicted, shown: &Shown) -> Result<()> {
-        let Inflicted { fault, name, back_after, .. } = inflicted;
+        let Inflicted {
+            fault,
+            name,
+            back_after,
+            ..
+        } = inflicted;
         let counts = [
             shown.acknowledged,
             shown.lost,
@@ -353,7 +368,9 @@ impl Chaos<'_> {
         let mut wrong = Vec::new();
         let elsewhere_too_long = elsewhere.filter(|pause| is_too_long(*pause, PAUSE_MAX));
         if let Some(pause) = elsewhere_too_long.filter(|_| fault.leaves_others()) {
-            wrong.push(format!("an append through a node that lives took {pause:.1?}"));
+            wrong.push(format!(
+                "an append through a node that lives took {pause:.1?}"
+            ));
         }
         // For balance logs may move at any time.
         let needed = moves.iter().filter(|(reason, _)| *reason != "balance");
@@ -362,7 +379,9 @@ impl Chaos<'_> {
             wrong.push(format!("logs moved without need: {moves:?}"));
         }
         if fault.kills() && is_too_long(without_owner, WITHOUT_OWNER_MAX) {
-            wrong.push(format!("a log was without an owner for {without_owner:.1?}"));
+            wrong.push(format!(
+                "a log was without an owner for {without_owner:.1?}"
+            ));
         }
         let [elsewhere, anywhere] = [elsewhere, anywhere].map(Option::unwrap_or_default);
         eprintln!(
@@ -382,14 +401,22 @@ impl Chaos<'_> {
         self.begin_stretch().await?;
         let begun = Instant::now();
         let round = (self.outcome.rounds, fault);
-        let run = self.fail_overs.run(&mut self.world, self.load.as_mut(), round);
+        let run = self
+            .fail_overs
+            .run(&mut self.world, self.load.as_mut(), round);
         let (times, wrong) = run.await?;
         self.hurt.excused.push((begun, Instant::now()));
         for text in wrong {
             self.wrong(fault, text);
         }
         let shown = self.end_stretch(Some(fault)).await?;
-        let counts = [shown.acknowledged, shown.lost, shown.doubled, shown.stale, shown.unknown];
+        let counts = [
+            shown.acknowledged,
+            shown.lost,
+            shown.doubled,
+            shown.stale,
+            shown.unknown,
+        ];
         let times_told = [None, None, None, Some(times.later)];
         self.outcome.per_fault.add(fault, &counts, &times_told);
         eprintln!("{}: {times:.1?}{}", self.name(fault), told(&shown));
@@ -416,7 +443,11 @@ impl Chaos<'_> {
         let counts = [lost.shown.acknowledged, 0, 0, 0, 0];
         let times = [None, None, None, Some(lost.known_after)];
         self.outcome.per_fault.add(fault, &counts, &times);
-        eprintln!("{name}: known everywhere after {:.1?}{}", lost.known_after, told(&lost.shown));
+        eprintln!(
+            "{name}: known everywhere after {:.1?}{}",
+            lost.known_after,
+            told(&lost.shown)
+        );
         Ok(())
     }
 
@@ -495,6 +526,8 @@ impl Outcome {
             report.text(format!("{name}: {told}"));
         }
         let problems = self.problems.into_iter();
-        report.problems.extend(problems.map(|problem| format!("{name}: {problem}")));
+        report
+            .problems
+            .extend(problems.map(|problem| format!("{name}: {problem}")));
     }
 }

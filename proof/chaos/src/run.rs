@@ -27,7 +27,9 @@ pub(crate) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bo
                 break 'all;
             }
             let until = match args.duration {
-                Some(time) => Until::Moment(Instant::now() + time / u32::try_from(args.loads.len())?),
+                Some(time) => {
+                    Until::Moment(Instant::now() + time / u32::try_from(args.loads.len())?)
+                }
                 None => Until::Rounds(args.rounds),
             };
             let scene = args.scene(*world, *kind);

@@ -30,8 +30,8 @@ use gesta_report::failure::{Result, fail};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::load::LoadKind;
 use crate::fault::{Fault, Scene, WorldKind};
+use crate::load::LoadKind;
 use crate::world::World;
 
 pub(crate) use self::args::SteadyArgs;

@@ -313,7 +313,11 @@ impl World {
     async fn enter(&self, plan: &Plan, number: usize, addresses: &[SocketAddr]) -> Result<Member> {
         let (mut program, own) = (plan.program.clone(), addresses[number]);
         let is_last_of_several = number > 0 && number + 1 == addresses.len();
-        let far = if is_last_of_several { plan.far } else { Duration::ZERO };
+        let far = if is_last_of_several {
+            plan.far
+        } else {
+            Duration::ZERO
+        };
         let (mut urls, mut proxies) = (Vec::new(), Vec::new());
         for database in &self.databases {
             let mut url = database.url();
@@ -347,7 +351,11 @@ impl World {
             links = Some(of_node);
         }
         let clock = match plan.parts.clocks {
-            true => Some(Clock::give(&mut program, self.files.path(), &number.to_string())?),
+            true => Some(Clock::give(
+                &mut program,
+                self.files.path(),
+                &number.to_string(),
+            )?),
             false => None,
         };
         let log = self.files.path().join(format!("{name}.log"));
@@ -396,13 +404,19 @@ impl World {
 
     /// How clients reach those that live.
     pub(crate) fn alive(&self) -> Vec<Way> {
-        let alive = self.members.iter().filter(|member| member.server.is_alive());
+        let alive = self
+            .members
+            .iter()
+            .filter(|member| member.server.is_alive());
         alive.map(Member::way).collect()
     }
 
     /// What the clocks of the members have shown.
     pub(crate) fn clock_readings(&self) -> ClockReadings {
-        let clocks = self.members.iter().filter_map(|member| member.clock.as_ref());
+        let clocks = self
+            .members
+            .iter()
+            .filter_map(|member| member.clock.as_ref());
         ClockReadings(clocks.map(Clock::spans).collect())
     }
 
@@ -513,7 +527,10 @@ impl World {
     pub async fn stop(&mut self) -> Result<()> {
         let ended = join_all(self.members.iter_mut().map(|member| member.server.stop())).await;
         match ended.iter().position(|ended| !ended) {
-            Some(at) => fail(format!("{} did not end when it was told to", self.members[at].name)),
+            Some(at) => fail(format!(
+                "{} did not end when it was told to",
+                self.members[at].name
+            )),
             None => Ok(()),
         }
     }

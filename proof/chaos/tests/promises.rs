@@ -46,7 +46,9 @@ fn every_promise_is_kept(arguments: &str, judges: Judges) -> String {
     let directory = tempfile::tempdir().unwrap();
     let history = directory.path().join("history.jsonl");
     let mut chaos = Command::new(CHAOS);
-    chaos.current_dir(directory.path()).args(arguments.split_whitespace());
+    chaos
+        .current_dir(directory.path())
+        .args(arguments.split_whitespace());
     if arguments.contains("seats") || arguments.contains("payments") {
         chaos.arg("--cinema").arg(beside("cinema"));
     }
@@ -95,7 +97,10 @@ fn groups_lose_nothing_on_servers() {
         None => "--world=sqlite",
     };
     let faults = depth::count("--faults=server-kill --rounds=1", "--rounds=30");
-    every_promise_is_kept(&format!("{on} --load=groups --writers=6 {faults}"), Judges::None);
+    every_promise_is_kept(
+        &format!("{on} --load=groups --writers=6 {faults}"),
+        Judges::None,
+    );
 }
 
 /// Goal: nodes and their database that are killed and started again break no promise; the deep form has all faults, two
@@ -121,7 +126,10 @@ fn one_database_of_two_that_is_away_stops_only_its_logs() {
     }
     let rounds = depth::count("--rounds=1", "--rounds=10");
     let several = "--world=several --databases=2 --servers=2 --logs=4 --writers=6";
-    let arguments = format!("{several} --faults=one-database-away {rounds} {}", any_time());
+    let arguments = format!(
+        "{several} --faults=one-database-away {rounds} {}",
+        any_time()
+    );
     every_promise_is_kept(&arguments, planted());
 }
 
@@ -170,7 +178,10 @@ fn lost_commits_are_told_to_everybody() {
     }
     let rounds = depth::count("--rounds=1 --standbys=1", "--rounds=20");
     let on = depth::count("", "--databases=2 --nodes");
-    every_promise_is_kept(&format!("--world=standbys --load=groups {on} {rounds}"), Judges::None);
+    every_promise_is_kept(
+        &format!("--world=standbys --load=groups {on} {rounds}"),
+        Judges::None,
+    );
 }
 
 /// Goal: with a synchronous standby nothing acknowledged is lost, subscriptions go on without a skip or a double, and

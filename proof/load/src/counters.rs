@@ -10,10 +10,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-use tokio_postgres::Client;
 use gesta_report::failure::{Context, Result};
 use gesta_report::{Report, Table, Unit};
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Client;
 
 use crate::machine::postgres;
 

@@ -6,8 +6,8 @@
 
 use std::path::Path;
 
-use serde::Serialize;
 use gesta_report::failure::{Context, Result, fail};
+use serde::Serialize;
 
 use crate::random::Random;
 

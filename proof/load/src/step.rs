@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use gesta_report::units;
 use hyper::Method;
 use hyper::header::HeaderName;
-use gesta_report::units;
 
 use crate::check::{Capture, Checks, Origin, Statuses};
 use crate::document::{Item, Refusal, Result};

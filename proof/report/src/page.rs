@@ -18,8 +18,8 @@ use gesta_core::{Clock, SystemClock};
 use maud::{Markup, PreEscaped, html};
 
 use crate::failure::{Context, Result};
-use crate::report::Report;
 use crate::numbers::{moment, plural};
+use crate::report::Report;
 use lines::Lines;
 use section::{Section, name};
 

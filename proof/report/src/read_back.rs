@@ -73,11 +73,7 @@ impl ReadBack {
     }
 
     /// Counts something wrong, and tells the first of it.
-    pub fn wrong(
-        &mut self,
-        count: fn(&mut Self) -> &mut u64,
-        text: impl FnOnce() -> String,
-    ) {
+    pub fn wrong(&mut self, count: fn(&mut Self) -> &mut u64, text: impl FnOnce() -> String) {
         *count(self) += 1;
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(text());

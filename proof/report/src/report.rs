@@ -12,9 +12,9 @@ use gesta_core::{Clock, SystemClock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::failure::Result;
 use crate::chart::Chart;
 use crate::facts::StoreFacts;
+use crate::failure::Result;
 use crate::host::{self, Host};
 use crate::numbers::Unit;
 use crate::read_back::ReadBack;

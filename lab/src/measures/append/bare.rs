@@ -10,10 +10,10 @@ mod sqlite;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Result, fail};
 use gesta_report::host::CpuMeter;
 use gesta_report::read_back::ReadBack;
+use tokio_util::sync::CancellationToken;
 
 use gesta_load::event_ids::Run;
 use gesta_load::random::Random;

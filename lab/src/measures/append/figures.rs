@@ -3,8 +3,8 @@
 use gesta_report::read_back::ReadBack;
 use gesta_report::{Report, Table, Unit, Whose};
 
-use gesta_load::machine::store::Pipelines;
 use gesta_load::counters::DatabaseFigures;
+use gesta_load::machine::store::Pipelines;
 use gesta_load::target::Phase;
 
 /// One run of the load, or of the bare statement.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gesta_load::machine::postgres;
+use gesta_load::target::{GestaTarget, Target as _};
 use gesta_report::failure::{Context as _, Result};
 use gesta_report::histogram::median;
 use gesta_report::units::grouped;
-use gesta_load::machine::postgres;
-use gesta_load::target::{GestaTarget, Target as _};
 
 use super::bare;
 use super::figures::Run;

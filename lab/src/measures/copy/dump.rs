@@ -3,8 +3,8 @@
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use gesta_report::failure::{Context, Result, fail};
 use gesta_load::machine::postgres;
+use gesta_report::failure::{Context, Result, fail};
 
 use super::legs::database_bytes;
 use super::places::Places;

@@ -5,11 +5,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gesta_copy::{Copy, Settings, Step};
-use gesta_rig::{Child, Output};
-use serde::Deserialize;
-use gesta_report::failure::{Context, Result, fail};
 use gesta_load::machine::postgres;
 use gesta_load::random::Random;
+use gesta_report::failure::{Context, Result, fail};
+use gesta_rig::{Child, Output};
+use serde::Deserialize;
 
 use super::CopyArgs;
 use super::places::Places;

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use gesta_report::failure::{Context, Result};
 use gesta_report::endpoint;
+use gesta_report::failure::{Context, Result};
 
 use gesta_load::machine::postgres;
 

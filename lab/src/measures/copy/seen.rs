@@ -6,8 +6,8 @@ use std::time::Duration;
 use gesta_core::{AllFrom, RecordedEvent};
 use gesta_report::failure::{Context, Result};
 
-use gesta_load::machine::{CurrentStore, ask};
 use gesta_load::machine::store;
+use gesta_load::machine::{CurrentStore, ask};
 
 /// How long the store may be unavailable.
 const PATIENCE: Duration = Duration::from_secs(60);

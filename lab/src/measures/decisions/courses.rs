@@ -9,9 +9,9 @@ use gesta_core::{
     AllFrom, Append, EventData, EventStore, EventType, ExpectedRevision, Query, RecordedEvent,
     StreamAppend, StreamId, Tag, Tags,
 };
+use gesta_load::machine::{CurrentStore, ask};
 use gesta_report::failure::{Context, Result};
 use gesta_report::read_back::ReadBack;
-use gesta_load::machine::{CurrentStore, ask};
 
 use super::Stores;
 use super::ways::{Measured, Way};

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gesta_core::{Append, Checkpoint, EventStore, Filter, Query};
-use tokio_util::sync::CancellationToken;
-use gesta_report::failure::Result;
 use gesta_load::entities::calls::{Calls, drive};
+use gesta_report::failure::Result;
+use tokio_util::sync::CancellationToken;
 
 use super::Stores;
 use super::courses::{self, COURSES, Decided, Finding, PLACES, register, subscribe, tag};

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Result, fail};
 use gesta_report::read_back::ReadBack;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use gesta_load::target::{self, Append, AppendError, Claims, Events, Session, Target};
 

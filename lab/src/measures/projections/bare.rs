@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gesta_core::{AllFrom, EventStore, ReadAll, RecordedEvent};
+use gesta_report::failure::{Context, Result};
 use serde::Deserialize;
 use tokio_postgres::Client;
-use gesta_report::failure::{Context, Result};
 
 use super::places::Place;
 

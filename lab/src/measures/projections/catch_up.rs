@@ -6,12 +6,12 @@ use std::time::Instant;
 use futures::StreamExt as _;
 use gesta_core::{Checkpoint, EventStore, Place as At};
 use gesta_projection::{Index, Projections, Target, View};
-use tokio_util::sync::CancellationToken;
+use gesta_report::Report;
 use gesta_report::failure::{Context, Result};
 use gesta_report::histogram::median;
-use gesta_report::Report;
 use gesta_report::read_back::ReadBack;
 use gesta_report::units::grouped;
+use tokio_util::sync::CancellationToken;
 
 use super::models::{Items, Types, appends};
 use super::places::Place;

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use gesta_core::{Place as At, Position};
 use gesta_projection::{Progress, Projections, Target};
-use tokio::sync::{mpsc, watch};
+use gesta_report::Report;
 use gesta_report::failure::{Context, Result, fail};
 use gesta_report::histogram::{Latencies, Percentiles};
-use gesta_report::Report;
+use tokio::sync::{mpsc, watch};
 
 use super::ProjectionsArgs;
 use super::catch_up::{COUNTED, everything};

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use gesta_core::EventStore;
+use gesta_load::counters::{Look, Watch};
 use gesta_projection::{BeginAt, Effects, Phase, Projections, Running};
 use gesta_projection_postgres::PostgresTarget;
-use gesta_report::failure::{Context, Result, fail};
 use gesta_report::Report;
-use gesta_load::counters::{Look, Watch};
+use gesta_report::failure::{Context, Result, fail};
 
 use super::ProjectionsArgs;
 use super::catch_up::everything;

@@ -7,15 +7,15 @@ use std::time::Duration;
 use gesta_load::TargetOptions;
 use gesta_load::engine::Limits;
 use gesta_load::figures::{Figures, Outcome};
+use gesta_load::machine::processes::Tree;
 use gesta_load::schedule::Drive;
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use serde::Serialize;
-use gesta_report::failure::{Context, Failure, Result, fail};
-use gesta_report::endpoint::Endpoint;
 use gesta_report::ReportArgs;
+use gesta_report::endpoint::Endpoint;
+use gesta_report::failure::{Context, Failure, Result, fail};
 use gesta_report::numbers::millis;
 use gesta_report::units::{self, maybe_seconds, seconds};
-use gesta_load::machine::processes::Tree;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use serde::Serialize;
 
 use crate::workload::ladder::Steps;
 

@@ -8,10 +8,10 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use gesta_report::failure::{Context, Result, fail};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Context, Result, fail};
 
 use gesta_load::machine::postgres;
 

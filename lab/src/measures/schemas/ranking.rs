@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gesta_report::histogram::{ends, median, noise};
-use gesta_report::numbers::{bytes, count, millis, percent, times};
-use gesta_report::{Chart, Report, Scale, Table, Unit, Whose, causes};
 use gesta_load::counters::{self, Stretch};
 use gesta_load::sizes::Sizes;
 use gesta_load::target::Phase;
+use gesta_report::histogram::{ends, median, noise};
+use gesta_report::numbers::{bytes, count, millis, percent, times};
+use gesta_report::{Chart, Report, Scale, Table, Unit, Whose, causes};
 
 use super::{COMPRESSION, Entry, P99_MS_MAX, Round};
 

@@ -9,13 +9,13 @@ use gesta_core::{
     Append, EventData, EventStore, EventType, ExpectedRevision, Filter, Query, StreamId, Subscribe,
     SubscribeFrom, SubscribeTo, SubscriptionMessage, Tag, Tags,
 };
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Context, Failure, Result, fail};
-use gesta_report::endpoint;
 use gesta_load::event_ids::Run;
 use gesta_load::machine::store::{self, Opened};
 use gesta_load::random::Random;
+use gesta_report::endpoint;
+use gesta_report::failure::{Context, Failure, Result, fail};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::plan::{self, From, OTHERS, Plan};
 use super::readers::{ReaderState, Readers};

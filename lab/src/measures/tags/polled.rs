@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use gesta_load::random::Random;
+use gesta_report::endpoint;
+use gesta_report::failure::{Context, Failure, Result, fail};
 use tokio::sync::watch;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use gesta_report::failure::{Context, Failure, Result, fail};
-use gesta_report::endpoint;
-use gesta_load::random::Random;
 
 use super::plan::{self, From, Plan};
 use super::readers::{ReaderState, Readers};

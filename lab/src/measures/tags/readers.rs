@@ -6,10 +6,10 @@
 
 use std::time::{Duration, Instant};
 
+use gesta_report::failure::{Result, fail};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Result, fail};
 
 use super::plan::{Delivered, From, Plan};
 

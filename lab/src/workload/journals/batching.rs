@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use gesta_load::target::{Append, AppendError, Session};
+use gesta_report::failure::Result;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_postgres::{Client, Statement};
-use gesta_report::failure::Result;
-use gesta_load::target::{Append, AppendError, Session};
 
 use super::database::Database;
 use super::inserts::JDBC;

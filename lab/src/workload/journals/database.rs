@@ -1,9 +1,9 @@
 //! Connections to the PostgreSQL schema of one journal: direct ones, and those of workers, through the delay.
 
+use gesta_report::failure::{Context, Result};
 use gesta_rig::FaultProxy;
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
-use gesta_report::failure::{Context, Result};
 
 use gesta_load::machine::network::Network;
 use gesta_load::machine::postgres;

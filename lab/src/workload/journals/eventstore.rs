@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use gesta_load::target::{Append, AppendError, Session};
+use gesta_report::failure::Result;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
-use gesta_report::failure::Result;
-use gesta_load::target::{Append, AppendError, Session};
 
 use super::database::Database;
 use super::journal::{Design, Tables};

@@ -11,10 +11,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use gesta_load::target::{Append, Session};
+use gesta_report::failure::Result;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Statement};
-use gesta_report::failure::Result;
-use gesta_load::target::{Append, Session};
 
 use super::database::Database;
 use super::journal::{Design, Tables};

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio_postgres::{Client, Row};
-use gesta_report::failure::{Context, Result};
 use gesta_load::machine::network::Network;
 use gesta_load::machine::postgres;
 use gesta_load::machine::store;
 use gesta_load::target::{Events, Session, Stored, Target, TargetFacts};
+use gesta_report::failure::{Context, Result};
+use tokio_postgres::{Client, Row};
 
 use super::database::Database;
 

@@ -5,10 +5,10 @@ use std::error::Error;
 use bytes::{BufMut, BytesMut};
 use futures::future::try_join_all;
 use gesta_core::{Clock, SystemClock};
+use gesta_report::failure::Result;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Row, Statement};
 use uuid::Uuid;
-use gesta_report::failure::Result;
 
 use gesta_load::target::{Append, AppendError, Event};
 

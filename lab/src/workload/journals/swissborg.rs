@@ -10,9 +10,9 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use tokio_postgres::{Client, Statement};
-use gesta_report::failure::Result;
 use gesta_load::target::{Append, Session};
+use gesta_report::failure::Result;
+use tokio_postgres::{Client, Statement};
 
 use super::database::Database;
 use super::inserts::{Bind, Inserter, Inserts, PLAIN};

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::Barrier;
-use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 use gesta_load::machine::postgres;
 use gesta_load::sizes::Sizes;
 use gesta_load::target::{
     self, Append, AppendError, Event, Events, GestaTarget, Load, Session, Stored,
 };
+use tokio::sync::Barrier;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::*;
 

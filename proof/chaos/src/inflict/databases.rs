@@ -40,7 +40,9 @@ impl Field<'_> {
                 backend_fault(fault, self.world, at, random).await?;
             }
             Fault::DatabaseKill | Fault::DatabaseRestart => {
-                self.world.restart_database(at, fault, self.strength.away).await?;
+                self.world
+                    .restart_database(at, fault, self.strength.away)
+                    .await?;
             }
             Fault::DatabaseHang => {
                 self.server(at, |server| server.freeze())?;

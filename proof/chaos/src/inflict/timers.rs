@@ -53,7 +53,11 @@ impl Field<'_> {
 
     /// Waits until a cinema owns the timers, which is not the one that is hurt; gives it.
     async fn owner_of_timers(&self, hurt: Option<usize>) -> Result<usize> {
-        let all = self.world.members.iter().map(|member| member.server.address());
+        let all = self
+            .world
+            .members
+            .iter()
+            .map(|member| member.server.address());
         let others: Vec<_> = all
             .enumerate()
             .filter(|(at, _)| Some(*at) != hurt)

@@ -134,7 +134,10 @@ impl Appends {
         for way in ways {
             let counted = COUNTED.map(|what| record.counted(&way, what));
             match self.counts.iter_mut().find(|(name, _)| *name == way) {
-                Some((_, sums)) => sums.iter_mut().zip(counted).for_each(|(sum, one)| *sum += one),
+                Some((_, sums)) => sums
+                    .iter_mut()
+                    .zip(counted)
+                    .for_each(|(sum, one)| *sum += one),
                 None => self.counts.push((way, counted)),
             }
         }
@@ -192,7 +195,9 @@ impl Load for Appends {
             record.settle_unknown(&hurt.excused);
             problems.extend(record.violations().0.into_iter().skip(before));
             let ways = world.ways();
-            let unknown = ways.iter().map(|way| record.counted(&way.name, "unknown, excused"));
+            let unknown = ways
+                .iter()
+                .map(|way| record.counted(&way.name, "unknown, excused"));
             shown.unknown = unknown.sum();
         }
         self.count(&record, world);
@@ -210,7 +215,10 @@ impl Load for Appends {
         });
         let counts = counts.collect::<Vec<_>>().join("; ");
         Ok(Shown {
-            told: format!("Appends through {counts}. Tails resumed {} times.", self.resumed),
+            told: format!(
+                "Appends through {counts}. Tails resumed {} times.",
+                self.resumed
+            ),
             ..Shown::default()
         })
     }

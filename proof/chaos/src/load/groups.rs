@@ -68,6 +68,8 @@ pub struct Groups {
     lost: u64,
     told: u64,
     deliveries: u64,
+    /// Events that were stored when the last stretch was over.
+    stored: u64,
 }
 
 /// Who goes on through all stretches. Fields are dropped in this order.
@@ -97,6 +99,7 @@ impl Groups {
             lost: 0,
             told: 0,
             deliveries: 0,
+            stored: 0,
         }
     }
 
@@ -306,7 +309,9 @@ impl Groups {
             None => {
                 if seen.told > 0 {
                     let told = seen.told;
-                    wrong.push(format!("{told} subscribers were told of another history, and nothing was lost"));
+                    wrong.push(format!(
+                        "{told} subscribers were told of another history, and nothing was lost"
+                    ));
                 }
                 if !world.are_nodes {
                     record.settle_unknown(&hurt.excused);
@@ -324,10 +329,13 @@ impl Groups {
         self.lost += lost;
         self.told += seen.told;
         self.deliveries += deliveries;
+        // What is stored is read from the beginning each time, and may have become less.
+        let before = std::mem::replace(&mut self.stored, stored.events.len() as u64);
+        let events = self.stored.saturating_sub(before);
         let count = acknowledged.len();
         Ok(Shown {
             acknowledged: count as u64,
-            events: stored.events.len() as u64,
+            events,
             problems: wrong,
             told: format!(
                 "{count} appends acknowledged, {lost} events lost, {} subscribers told, {deliveries} deliveries, \
@@ -358,10 +366,7 @@ impl Load for Groups {
     }
 
     async fn end(&mut self, world: &World, hurt: &Hurt) -> Result<Shown> {
-        let mut shown = self.judge(world, hurt, None).await?;
-        // What is stored is read from the beginning each time.
-        shown.events = 0;
-        Ok(shown)
+        self.judge(world, hurt, None).await
     }
 
     async fn finish(&mut self, _: &World, is_stopped: bool) -> Result<Shown> {

@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gesta_core::{AllFrom, Clock as _, EventStore, ReadAll, SystemClock};
 use async_trait::async_trait;
+use gesta_core::{AllFrom, Clock as _, EventStore, ReadAll, SystemClock};
+use gesta_load::cinema::{Wrong, Wrongs};
+use gesta_load::machine::store::{self, Opened};
+use gesta_report::failure::{Context as _, Failure, Result, fail};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use gesta_report::failure::{Context as _, Failure, Result, fail};
-use gesta_load::machine::store::{self, Opened};
-use gesta_load::cinema::{Wrong, Wrongs};
 
 use self::book::{Book, Seen};
 use self::judge::Terms;
@@ -408,12 +408,7 @@ struct Users {
 
 impl Users {
     /// Starts users, shared equally among the cinemas at these addresses.
-    async fn start(
-        nodes: Vec<SocketAddr>,
-        count: u16,
-        seed: u64,
-        ledger: &Ledger,
-    ) -> Result<Self> {
+    async fn start(nodes: Vec<SocketAddr>, count: u16, seed: u64, ledger: &Ledger) -> Result<Self> {
         let (count, patience) = (usize::from(count), ledger.patience);
         let within = ledger.pay_within;
         let common = Common::prepare(nodes, count, within, patience.answer, seed).await?;

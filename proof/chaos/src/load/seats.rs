@@ -165,7 +165,9 @@ impl Load for Seats {
         let mut all = Shown::default();
         for ledger in self.ledgers.drain(..) {
             let mut verdict = Verdict::default();
-            verdict.add_events(&opened.store, AllFrom::Start, &ledger).await?;
+            verdict
+                .add_events(&opened.store, AllFrom::Start, &ledger)
+                .await?;
             all.events += verdict.events.unwrap_or_default();
             all.lost += count(&verdict.wrongs, &[Wrong::Lost, Wrong::NotStored]);
             all.doubled += count(&verdict.wrongs, &DOUBLED);

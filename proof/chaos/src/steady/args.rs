@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use gesta_report::ReportArgs;
-use gesta_report::units::{self, seconds};
 use gesta_load::machine::store::StoreArgs;
 use gesta_load::target::Load;
+use gesta_report::ReportArgs;
+use gesta_report::units::{self, seconds};
 
 use super::plan::{LANES, Plan};
 use crate::fault::Fault;

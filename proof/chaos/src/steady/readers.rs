@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{ReadStream, Result};
-use tokio::time::sleep_until;
-use tokio_util::sync::CancellationToken;
 use gesta_load::machine::CurrentStore;
 use gesta_load::random::Random;
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
 
 use super::plan::Plan;
 use super::state::SteadyState;

@@ -5,22 +5,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gesta_core::Checkpoint;
-use serde_json::json;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Result, fail};
-use gesta_report::endpoint::Endpoint;
-use gesta_report::host::{CpuMeter, CpuUse, resident_bytes};
-use gesta_report::{Report, Unit};
-use gesta_report::units::grouped;
-use gesta_load::machine::ask::until;
 use gesta_load::machine::CurrentStore;
+use gesta_load::machine::ask::until;
 use gesta_load::machine::postgres;
 use gesta_load::machine::store;
 use gesta_load::random::Random;
 use gesta_load::sizes::Sizes;
 use gesta_load::target::{self, Beside, Claims, Events, GestaTarget, Target};
+use gesta_report::endpoint::Endpoint;
+use gesta_report::failure::{Result, fail};
+use gesta_report::host::{CpuMeter, CpuUse, resident_bytes};
+use gesta_report::units::grouped;
+use gesta_report::{Report, Unit};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::args::SteadyArgs;
 use super::followers::{Follower, FollowerPlace};
@@ -29,9 +29,9 @@ use super::readers::Reader;
 use super::schedule;
 use super::slices::{self, Slice, faults_between, verdict};
 use super::state::{Live, SteadyState};
+use crate::fault::Fault;
 use crate::load::appends::Crew as Tails;
 use crate::load::appends::tails::Manner;
-use crate::fault::Fault;
 use crate::world::World;
 
 /// How long the closed loop is that looks for the peak.

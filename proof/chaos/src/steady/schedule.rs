@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use gesta_load::random::{Bag, Random};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use gesta_load::random::{Bag, Random};
 
 use super::args::SteadyArgs;
 use super::state::SteadyState;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gesta_load::target::Phase;
 use gesta_report::cells;
 use gesta_report::histogram::{Percentiles, median};
 use gesta_report::{Cell, Chart, Scale, Table, Unit, causes};
-use gesta_load::target::Phase;
 
 use crate::per_fault::PerFault;
 

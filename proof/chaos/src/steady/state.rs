@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use gesta_load::target::{Observer, PhaseRun};
+use gesta_report::histogram::Latencies;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use gesta_report::histogram::Latencies;
-use gesta_load::target::{Observer, PhaseRun};
 
 use super::plan::Plan;
 use super::slices::FaultLine;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use gesta_core::EventStore;
-use tokio_util::sync::CancellationToken;
-use gesta_report::{Cell, Part, Report, Table, Unit};
 use gesta_load::machine::CurrentStore;
+use gesta_report::{Cell, Part, Report, Table, Unit};
+use tokio_util::sync::CancellationToken;
 
 use super::args::SteadyArgs;
 use super::run::steady;

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use gesta_core::{Clock as _, SystemClock, Timestamp};
-use gesta_rig::FakeClock;
 use gesta_report::failure::{Failure, Result, fail};
+use gesta_rig::FakeClock;
 
 use gesta_load::machine::child::Program;
 

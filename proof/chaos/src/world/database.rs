@@ -32,11 +32,16 @@ impl Database {
     pub(super) async fn start(databases: &Databases) -> Result<Vec<Self>> {
         match databases {
             Databases::File => Ok(Vec::new()),
-            Databases::Alone(count) => (0..*count).map(|_| store::new_server().map(Self::Alone)).collect(),
+            Databases::Alone(count) => (0..*count)
+                .map(|_| store::new_server().map(Self::Alone))
+                .collect(),
             Databases::Replicated { count, standbys } => (0..*count)
                 .map(|_| Replicated::start(usize::from(*standbys)).map(Self::Replicated))
                 .collect(),
-            Databases::Patroni { members, replication } => {
+            Databases::Patroni {
+                members,
+                replication,
+            } => {
                 let mut config = PatroniConfig {
                     members: usize::from(*members),
                     ..PatroniConfig::new(*replication)
@@ -125,7 +130,8 @@ pub struct Replicated {
 
 impl Replicated {
     fn start(standbys: usize) -> Result<Self> {
-        let Some(cluster) = blocking(|| Cluster::start(standbys, Replication::Asynchronous))? else {
+        let Some(cluster) = blocking(|| Cluster::start(standbys, Replication::Asynchronous))?
+        else {
             return fail("PostgreSQL must be installed");
         };
         let proxies = (0..=standbys).map(|member| FaultProxy::start(cluster.server(member).addr()));

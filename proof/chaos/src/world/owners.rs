@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gesta_core::LogId;
+use gesta_load::machine::postgres;
+use gesta_report::failure::{Failure, Result, fail};
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Failure, Result, fail};
-use gesta_load::machine::postgres;
 
 use super::World;
 

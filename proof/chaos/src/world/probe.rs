@@ -5,9 +5,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use gesta_report::failure::Result;
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
-use gesta_report::failure::Result;
 
 use gesta_load::machine::ask::until;
 use gesta_load::machine::postgres;

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use gesta_report::failure::{Failure, Result, fail};
 
-use futures::stream::{self, StreamExt as _};
 use crate::pool::{Pool, Taken};
 use crate::schedule::{self, Stretch};
+use futures::stream::{self, StreamExt as _};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;

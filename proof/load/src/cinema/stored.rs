@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{AllFrom, EventStore, RecordedEvent};
+use gesta_report::failure::{Context, Result};
 use prost::Message as _;
 use uuid::Uuid;
-use gesta_report::failure::{Context, Result};
 
 use super::ledger::{Existence, Ledger, What};
 use super::verdict::{Wrong, Wrongs};

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gesta_core::{AllFrom, EventStore};
-use gesta_report::failure::Result;
 use gesta_report::Report;
+use gesta_report::failure::Result;
 use gesta_report::read_back::ReadBack;
 
 use super::generator::Generator;

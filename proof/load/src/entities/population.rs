@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gesta::entity::{Config, Entities, Error};
-use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Result, fail};
+use tokio_util::sync::CancellationToken;
 
 use super::calls::{Calls, drive};
 use super::tally::{Command, Tally};

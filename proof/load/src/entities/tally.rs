@@ -181,10 +181,7 @@ impl AnswersGiven {
 }
 
 /// The events of a stream; none if it is not there.
-pub async fn read_stream(
-    store: &dyn EventStore,
-    stream: &str,
-) -> Result<Vec<RecordedEvent>> {
+pub async fn read_stream(store: &dyn EventStore, stream: &str) -> Result<Vec<RecordedEvent>> {
     match store.read_whole_stream(stream).await {
         Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => Ok(vec![]),
         read => Ok(read?),

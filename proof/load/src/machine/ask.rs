@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use gesta_core::{AllFrom, Append, Appended, Checkpoint, Error, ReadAll, RecordedEvent};
-use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Failure, Result, fail};
+use tokio_util::sync::CancellationToken;
 
 use super::CurrentStore;
 

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use gesta_core::{Clock as _, SystemClock, Timestamp};
+use gesta_report::failure::{Context, Failure, Result, fail};
 use gesta_rig::{Child, Output, free_address};
 use hyper::Method;
 use nix::sys::signal::Signal;
-use gesta_report::failure::{Context, Failure, Result, fail};
 
 use crate::machine::http::Connection;
 

@@ -22,8 +22,7 @@ use gesta_report::failure::{Context, Result, fail};
 /// The services.
 pub const STREAMS: &str = "event_store.client.streams.Streams";
 /// See there.
-pub const GROUPS: &str =
-    "event_store.client.persistent_subscriptions.PersistentSubscriptions";
+pub const GROUPS: &str = "event_store.client.persistent_subscriptions.PersistentSubscriptions";
 /// The status of a call that has done what it was asked for.
 pub const OK: &str = "0";
 /// Flow control of what arrives; the libraries of the field have megabytes too.

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
+use gesta_report::failure::{Context, Failure, Result, fail};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::http::request::Builder;
 use hyper::{Method, Request, Response};
 use tokio::net::TcpStream;
-use gesta_report::failure::{Context, Failure, Result, fail};
 
 use crate::machine::store;
 
@@ -81,12 +81,7 @@ impl Connection {
     }
 
     /// Sends a request, with a body of JSON if it has one; status and body of the answer.
-    pub async fn ask(
-        &mut self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<(u16, Bytes)> {
+    pub async fn ask(&mut self, method: Method, path: &str, body: Bytes) -> Result<(u16, Bytes)> {
         self.ask_by(None, method, path, body).await
     }
 

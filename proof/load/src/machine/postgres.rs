@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tokio_postgres::{Client, NoTls};
 
-use gesta_report::failure::{Context, Result};
 use gesta_report::endpoint;
+use gesta_report::failure::{Context, Result};
 
 /// Settings that bear on the figures.
 const SETTINGS: &[&str] = &[

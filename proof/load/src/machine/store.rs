@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::{Checkpoint, EventStore, Place};
+use gesta_report::endpoint::{self, Endpoint};
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::{StoreFacts, units};
 use gesta_rig::FaultProxy;
 use serde::Serialize;
-use gesta_report::failure::{Context, Failure, Result, fail};
-use gesta_report::endpoint::{self, Endpoint};
-use gesta_report::{StoreFacts, units};
 
 use crate::machine::network::{Network, WeatherArgs};
 use crate::machine::postgres;
@@ -190,10 +190,7 @@ fn start_server(connections: u32) -> Result<gesta_rig::Server> {
 }
 
 /// The URL by way of a proxy with this delay; the URL itself without a delay.
-pub fn delayed(
-    url: &str,
-    network: impl Into<Network>,
-) -> Result<(String, Option<FaultProxy>)> {
+pub fn delayed(url: &str, network: impl Into<Network>) -> Result<(String, Option<FaultProxy>)> {
     let network = network.into();
     if network.is_plain() {
         return Ok((url.to_owned(), None));

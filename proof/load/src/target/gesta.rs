@@ -12,19 +12,19 @@ use gesta_core::{
     AllFrom, Checkpoint, ContentType, ErrorKind, EventData, EventId, EventType, ExpectedRevision,
     Filter, Query, RecordedEvent, Revision, StreamId, Tag, Tags,
 };
+use gesta_report::endpoint::{self, Endpoint};
+use gesta_report::failure::{Context, Failure, Result, fail};
 use hyper::Method;
 use tokio::sync::Mutex;
-use gesta_report::failure::{Context, Failure, Result, fail};
-use gesta_report::endpoint::{self, Endpoint};
 
 use super::grpc::{self, Connections};
 use super::load::OUTCOME_UNKNOWN;
 use super::{Append, AppendError, Session, Stored, StoredAt, Target, TargetFacts, Whole};
-use crate::machine::{CurrentStore, ask};
 use crate::machine::http::Connection;
 use crate::machine::network::Network;
 use crate::machine::postgres;
 use crate::machine::store::{self, Opened};
+use crate::machine::{CurrentStore, ask};
 
 /// How long the store may be unavailable while it is read back.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -16,12 +16,12 @@ use gesta_grpc::messages::streams::{
     AppendReq, AppendResp, BatchAppendReq, BatchAppendResp, ReadReq, ReadResp, append_req,
     append_resp, batch_append_req, batch_append_resp, read_req, read_resp,
 };
+use gesta_report::failure::{Result, fail};
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::{BodyExt as _, Full};
 use hyper::Response;
 use hyper::body::Incoming;
 use tokio::sync::Mutex;
-use gesta_report::failure::{Result, fail};
 
 use super::gesta::{Expected, Form};
 use super::{Append, AppendError, Event, Session};

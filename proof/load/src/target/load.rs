@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use gesta_report::failure::{Context, Failure, Result, fail};
 use gesta_report::histogram::{Latencies, Percentiles};
 use gesta_report::host::{CpuMeter, CpuUse};
 use gesta_report::{Cell, Unit, causes};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::{Append, AppendError, Claims, Events, Session, Target};
 use crate::counters::{DatabaseFigures, Watch};

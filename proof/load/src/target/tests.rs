@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use gesta_core::{Append, Result, *};
 use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
-use tokio_util::sync::CancellationToken;
 use gesta_report::read_back::ReadBack;
+use tokio_util::sync::CancellationToken;
 
 use super::{Events, Expected, GestaTarget, Load, PhaseRun, Target, check, run};
 use crate::machine::CurrentStore;

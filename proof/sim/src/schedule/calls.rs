@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use gesta_core::KnownEnd;
 use gesta_link::cores::{CallVerdict, Output, Refusal, Violation};
 use gesta_link::{ForwardError, Hint, Patience, ReturnReason, RouteOwner};
 use gesta_node::cores::{Change, Changed, Next, encode, hint, next};
-use gesta_core::KnownEnd;
 
 use super::*;
 

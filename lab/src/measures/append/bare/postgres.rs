@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use tokio_postgres::types::ToSql;
-use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Context, Result};
-use gesta_report::read_back::ReadBack;
 use gesta_load::machine::postgres;
 use gesta_load::target::PhaseRun;
+use gesta_report::failure::{Context, Result};
+use gesta_report::read_back::ReadBack;
+use tokio_postgres::types::ToSql;
+use tokio_util::sync::CancellationToken;
 
 use super::{Clocked, Places, Plan, Row};
 

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, params};
-use tokio_util::sync::CancellationToken;
+use gesta_load::target::PhaseRun;
 use gesta_report::failure::{Context, Result, fail};
 use gesta_report::read_back::ReadBack;
-use gesta_load::target::PhaseRun;
+use rusqlite::{Connection, params};
+use tokio_util::sync::CancellationToken;
 
 use super::{Clocked, Places, Plan};
 

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use gesta_core::{AllFrom, Checkpoint, Filter, LogId, Position, RecordedEvent};
 use gesta_kit::history::{self, TailerId};
+use gesta_load::event_ids::Run;
+use gesta_load::machine::{CurrentStore, ask};
+use gesta_load::random::Random;
+use gesta_report::failure::{Result, fail};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::{Result, fail};
-use gesta_load::machine::{CurrentStore, ask};
-use gesta_load::event_ids::Run;
-use gesta_load::random::Random;
 
 use super::record::{Record, Tailed};
 use super::tails::{Manner, Sink, Tail};

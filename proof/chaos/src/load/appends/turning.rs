@@ -12,9 +12,9 @@ use gesta_core::{
     LogId, StreamId, log_of,
 };
 use gesta_kit::{Outer, Wrapper};
-use gesta_report::failure::{Context, Result};
 use gesta_load::event_ids::Run;
 use gesta_load::machine::CurrentStore;
+use gesta_report::failure::{Context, Result};
 
 use super::crew::Crew;
 use super::record::Record;

@@ -10,10 +10,10 @@ use gesta_core::{
     StreamId,
 };
 use gesta_kit::history::Outcome;
-use tokio_util::sync::CancellationToken;
 use gesta_load::machine::CurrentStore;
 use gesta_load::machine::ask::{Answer, Attempt, ask};
 use gesta_load::random::Random;
+use tokio_util::sync::CancellationToken;
 
 use super::record::Record;
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use gesta::entity::Entities;
 use gesta_core::EventStore;
+use gesta_report::failure::Result;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use gesta_report::failure::Result;
 
 use gesta_load::entities::tally::{AnswersGiven, Command, Tally};
 

@@ -10,13 +10,13 @@ use gesta_core::{Filter, StreamId};
 use gesta_grpc::messages::groups::{ReadReq, ReadResp, read_req, read_resp};
 use gesta_grpc::messages::shared::Empty;
 use gesta_grpc::{frame, ids};
+use gesta_load::entities::tally::read_stream;
+use gesta_load::machine::grpc::{self, GROUPS, Messages, identifier, read};
+use gesta_load::random::Random;
+use gesta_report::failure::{Context, Result, fail};
 use http_body_util::BodyExt as _;
 use http_body_util::channel::Channel;
 use tokio::task::JoinSet;
-use gesta_report::failure::{Context, Result, fail};
-use gesta_load::machine::grpc::{self, GROUPS, Messages, identifier, read};
-use gesta_load::random::Random;
-use gesta_load::entities::tally::read_stream;
 
 use super::judge::{self, Given, Stored, Wanted};
 use super::subscribers::given;

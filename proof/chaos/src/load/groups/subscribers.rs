@@ -12,14 +12,14 @@ use gesta_core::{
 use gesta_grpc::messages::shared::{Empty, StreamIdentifier, Uuid};
 use gesta_grpc::messages::streams::{ReadReq, ReadResp, read_req, read_resp};
 use gesta_grpc::{frame, ids};
+use gesta_load::machine::grpc::{self, Messages, STREAMS, identifier, read};
+use gesta_report::failure::{Result, fail};
 use http_body_util::{BodyExt as _, Full};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use gesta_report::failure::{Result, fail};
-use gesta_load::machine::grpc::{self, Messages, STREAMS, identifier, read};
 
-use super::judge::{self, Given, Stored, Wanted};
 use super::judge::is_named;
+use super::judge::{self, Given, Stored, Wanted};
 use crate::world::Way;
 
 /// Pause before a subscriber comes back.
@@ -267,7 +267,10 @@ impl Subscriber {
         loop {
             let from = at.checkpoint.clone();
             let from = from.map_or(AllFrom::Start, AllFrom::Checkpoint);
-            let page = match store.read_all(ReadAll::forwards().from(from).limit(PAGE)).await {
+            let page = match store
+                .read_all(ReadAll::forwards().from(from).limit(PAGE))
+                .await
+            {
                 Ok(page) => page,
                 Err(error) => return Ok(Ended::of(&error)),
             };
@@ -329,7 +332,8 @@ impl Subscriber {
             let last = seen.position.replace(event.position);
             let (wanted, given) = (last.map_or(Position(1), Position::next), event.position);
             if given != wanted {
-                seen.wrong.push(format!("was given {given} where {wanted} comes next"));
+                seen.wrong
+                    .push(format!("was given {given} where {wanted} comes next"));
             }
         }
         self.given(Given::of(event), &event.data);

@@ -97,8 +97,8 @@ impl Work {
         let (appended, commanded) = (appends(), commands());
         let enough = async || {
             let is_appended = is_alone || appends() >= appended + APPENDS;
-            let is_commanded = self.commands.is_none()
-                || commands() >= commanded + COMMANDS + u64::from(CALLERS);
+            let is_commanded =
+                self.commands.is_none() || commands() >= commanded + COMMANDS + u64::from(CALLERS);
             is_appended && is_commanded
         };
         until("appends and commands are answered", within, enough).await

@@ -8,8 +8,8 @@
 
 use std::collections::HashMap;
 
-use uuid::Uuid;
 use gesta_load::cinema::{Wrong, Wrongs};
+use uuid::Uuid;
 
 use super::book::{Book, Change, Did, Place, Seat, Timer};
 use crate::world::clocks::ClockReadings;

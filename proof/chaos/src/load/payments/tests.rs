@@ -10,11 +10,11 @@ use gesta_core::{
     RecordedEvent, Revision, StreamId, Tags, Timestamp,
 };
 use gesta_kit::{Outer, Wrapper};
+use gesta_load::cinema::{Wrong, Wrongs};
 use gesta_memory::MemoryStore;
 use prost::Message as _;
 use serde_json::json;
 use uuid::Uuid;
-use gesta_load::cinema::{Wrong, Wrongs};
 
 use super::book::{Book, Did, REQUESTS, Seat, SeatChanged, Seen};
 use super::judge::{Counts, Terms, judge, open};

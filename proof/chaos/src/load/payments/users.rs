@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use gesta_load::machine::http::Connection;
+use gesta_load::random::Random;
+use gesta_report::failure::{Result, fail};
 use hyper::Method;
 use serde::Deserialize;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use gesta_report::failure::{Result, fail};
-use gesta_load::machine::http::Connection;
-use gesta_load::random::Random;
 
 use super::book::{Did, Seat};
 
