@@ -32,7 +32,12 @@ struct Account {
 #[derive(Serialize, Deserialize)]
 enum Event {
     #[serde(rename = "deposited")]
-    Deposited { amount: u64 },
+    Deposited(Deposited),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Deposited {
+    amount: u64,
 }
 
 impl Decider for Account {
@@ -45,10 +50,10 @@ impl Decider for Account {
         amount: &u64,
         _: &Context<'_>,
     ) -> std::result::Result<Vec<Event>, std::convert::Infallible> {
-        Ok(vec![Event::Deposited { amount: *amount }])
+        Ok(vec![Event::Deposited(Deposited { amount: *amount })])
     }
-    fn evolve(&mut self, Event::Deposited { amount }: &Event) {
-        self.balance += amount;
+    fn evolve(&mut self, Event::Deposited(deposited): &Event) {
+        self.balance += deposited.amount;
     }
     fn reply(&self, _: &u64) -> u64 {
         self.balance
@@ -76,7 +81,8 @@ impl Deposits {
 }
 
 fn entity_type() -> gesta::Result<EntityType<Account>> {
-    EntityType::new("account", JsonEvents::<Event>::new())
+    let accounts = EntityType::new("account", JsonEvents::<Event>::new())?;
+    Ok(accounts.idempotent_replies())
 }
 
 /// Deposits one unit after the other, each as often as it takes.
@@ -149,8 +155,8 @@ impl Load for Deposits {
         loop {
             let page = store.event_store().read_all(request.clone()).await?;
             for event in &page.events {
-                let Event::Deposited { amount } = event.json()?;
-                *balances.entry(event.stream.to_string()).or_default() += amount;
+                let deposited: Deposited = event.json()?;
+                *balances.entry(event.stream.to_string()).or_default() += deposited.amount;
             }
             if page.end {
                 break;
