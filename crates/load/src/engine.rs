@@ -419,9 +419,10 @@ impl Engine {
         stop: &CancellationToken,
     ) -> Ended {
         let using = Using::of(&self.scenario, &self.run, user);
+        let secrets = || self.secrets(step, &using, is_setup);
         let request = match self.request(step, &using, is_setup) {
             Ok(request) => request,
-            Err(why) => return Ended::failed(why),
+            Err(why) => return Ended::failed(secrets().hidden(&why)),
         };
         let asked = tokio::select! {
             asked = timeout(self.limits.timeout, self.ask(taken, request)) => asked,
@@ -442,7 +443,8 @@ impl Engine {
                 };
             }
         };
-        let judged = step.checks.judge(&step.captures, &answer, &using);
+        let shown = |text: &str| secrets().shown(text);
+        let judged = step.checks.judge(&step.captures, &answer, &using, &shown);
         let (outcome, captured, wrong) = match judged {
             Ok(captured) => (Outcome::Passed, captured, None),
             Err(wrong) if step.checks.is_refusal(answer.status) => {

@@ -19,6 +19,7 @@ pub mod pool;
 pub mod random;
 pub mod scenario;
 pub mod schedule;
+pub mod secrets;
 mod step;
 mod template;
 

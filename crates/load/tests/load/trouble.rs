@@ -119,6 +119,38 @@ fn what_is_no_answer_is_told_with_its_cause() {
     );
 }
 
+/// Goal: an answer that repeats what the request said of who asks does not bring it into results: neither what the
+/// command was given nor what an answer gave.
+#[test]
+fn an_answer_that_repeats_a_secret_does_not_show_it() {
+    let service = Service::start(None);
+    let text = r#"
+headers = { authorization = "Bearer {{token}}" }
+setup = { steps = [{ request = "POST /login", capture = { token = "header:location" } }] }
+steps = [{ request = "GET /echo" }]"#;
+    let mut load = Load::of(text, &service.url(), Drive::Closed(1));
+    let key = "a-secret-key".parse().unwrap();
+    load.limits.headers.insert("x-key", key);
+    let figures = load.until(&service, 3).unwrap();
+    let trouble = &figures.troubles[&(0, "status 500".to_owned())];
+    assert_eq!(trouble.example, r#"Some("***") Some("***")"#);
+}
+
+/// Goal: a target that is refused is told without what may be its password.
+#[test]
+fn a_target_that_is_refused_shows_no_password() {
+    for (url, told) in [
+        ("http://u:secret@127.0.0.1:1", "\"http://***@127.0.0.1:1\""),
+        ("http://u:secret", "\"http://***\""),
+        ("u:secret@127.0.0.1:1", "\"***\""),
+        ("https://h/x?key=secret", "\"https://h/x?key=***\""),
+    ] {
+        let load = Load::of(&step("GET /"), url, Drive::Closed(1));
+        let why = load.run().unwrap_err();
+        assert!(why.starts_with(told) && !why.contains("secret"), "{why}");
+    }
+}
+
 /// Goal: a setup that does not go well ends the run before it begins, with the request and the cause.
 #[test]
 fn a_setup_that_fails_ends_the_run() {
