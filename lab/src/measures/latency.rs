@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cells;
 use crate::failure::{Context, Result, fail};
 use crate::histogram::{ends, median};
+use crate::machine::endpoint;
 use crate::machine::network::{Network, WeatherArgs};
 use crate::machine::store;
 use crate::report::numbers::{list, millis, percent, times};
@@ -136,8 +137,9 @@ pub(crate) async fn run(args: &LatencyArgs, stop: &CancellationToken) -> Result<
         url => url.to_owned(),
     };
     if !url.starts_with("postgres") {
+        let told = endpoint::redacted_url(&url);
         return fail(format!(
-            "{url:?}: distance matters to a database behind a network, postgres://…"
+            "{told:?}: distance matters to a database behind a network, postgres://…"
         ));
     }
     report.store = Some(store::database_facts(&url, Duration::ZERO).await?);

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Context, Result, fail};
+use crate::machine::endpoint;
 use crate::machine::host::{CpuMeter, CpuUse, Host};
 use crate::machine::store;
 use crate::measures::append::bare;
@@ -81,8 +82,9 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
         Some(url) => store::resolve(url, &mut server)?,
     };
     if !url.starts_with("sqlite:") && !url.starts_with("postgres") {
+        let told = endpoint::redacted_url(&url);
         return fail(format!(
-            "--store {url:?}: quick needs a database, sqlite:PATH or postgres://…"
+            "--store {told:?}: quick needs a database, sqlite:PATH or postgres://…"
         ));
     }
     let events = Events::new(sizes.clone(), 1, args.seed);

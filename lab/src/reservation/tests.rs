@@ -404,6 +404,16 @@ async fn a_ladder_ends_where_its_bar_breaks() {
                 .starts_with("The first step, 200 requests/s,"),
             "{report}"
         );
+#[test]
+fn a_url_of_a_server_holds_no_secret() {
+    for url in ["http://u:secret@127.0.0.1:1", "http://127.0.0.1:1/?secret"] {
+        let line = format!("lab --url {url}");
+        let args = Cli::parse_from(line.split(' ')).args;
+        let why = args.targets().unwrap_err().to_string();
+        assert!(
+            why.contains("is not a URL like") && !why.contains("secret"),
+            "{why}"
+        );
     }
 }
 
