@@ -13,6 +13,7 @@ pub mod duration;
 pub mod engine;
 mod feeder;
 pub mod figures;
+pub mod file;
 pub mod histogram;
 mod json;
 pub mod pool;

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gesta_load::TargetOptions;
 use gesta_load::engine::Limits;
 use gesta_load::figures::{Figures, Outcome};
 use gesta_load::schedule::Drive;
+use gesta_load::{TargetOptions, file};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Serialize;
 
@@ -25,6 +25,8 @@ const USER_PAUSE: f64 = 0.25;
 const CONCURRENCY: u32 = 16;
 /// Connections of the open loop.
 const CONNECTIONS: u32 = 512;
+/// Largest file of authorities; all that browsers believe are less than a MiB.
+const AUTHORITIES_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Load on any HTTP service, out of a scenario file.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -214,7 +216,10 @@ impl ScenarioArgs {
     }
 
     pub(crate) fn target_options(&self) -> Result<TargetOptions> {
-        let read = |file: &PathBuf| std::fs::read(file).context(file.display());
+        let read = |path: &PathBuf| {
+            let read = file::read(path, AUTHORITIES_BYTES_MAX).map_err(Failure);
+            read.context(path.display())
+        };
         Ok(TargetOptions {
             ca_pem: self.ca_file.as_ref().map(read).transpose()?,
         })
