@@ -92,9 +92,9 @@ impl Checks {
         }
         for (name, part) in &self.headers {
             let part = part.render(values, Place::Text);
-            let found = header(answer, name);
-            if !found.as_deref().is_some_and(|found| found.contains(&*part)) {
-                let example = format!("{:?} does not contain {part:?}", found.unwrap_or_default());
+            let found: Vec<String> = headers(answer, name).collect();
+            if !found.iter().any(|found| found.contains(&*part)) {
+                let example = format!("{:?} does not contain {part:?}", found.join(", "));
                 return Err(Wrong::new(
                     format!("header {name} is not as it must be"),
                     shown(&example),
@@ -125,7 +125,7 @@ impl Checks {
         let taken = captures.iter().map(|capture| {
             let found = match &capture.origin {
                 Origin::Json(path) => path.find(&document).cloned(),
-                Origin::Header(name) => header(answer, name).map(Value::String),
+                Origin::Header(name) => headers(answer, name).next().map(Value::String),
             };
             let missing = || {
                 Wrong::new(
@@ -178,9 +178,10 @@ fn equals(
     ))
 }
 
-fn header(answer: &Answer, name: &HeaderName) -> Option<String> {
-    let value = answer.headers.get(name)?;
-    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+/// All values of a header, which may come several times.
+fn headers(answer: &Answer, name: &HeaderName) -> impl Iterator<Item = String> {
+    let values = answer.headers.get_all(name).iter();
+    values.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
 #[cfg(test)]
@@ -200,6 +201,7 @@ mod tests {
     fn answer(status: u16, body: &str) -> Answer {
         let mut headers = HeaderMap::new();
         headers.insert("location", "/carts/7".parse().unwrap());
+        headers.append("location", "/second".parse().unwrap());
         let body = body.to_owned().into();
         Answer {
             status,
@@ -278,6 +280,13 @@ mod tests {
             (
                 Checks {
                     headers: vec![(location.clone(), template("/{{x}}"))],
+                    ..ok()
+                },
+                "",
+            ),
+            (
+                Checks {
+                    headers: vec![(location.clone(), template("second"))],
                     ..ok()
                 },
                 "",

@@ -277,6 +277,18 @@ fn what_has_no_end_is_not_read() {
     assert_eq!(refusal.rule, "it is not a regular file");
 }
 
+/// What happened: the length of a name was counted in bytes.
+#[test]
+fn a_name_has_up_to_200_characters() {
+    let named = |count: usize| {
+        let name = "ü".repeat(count);
+        format!("name = \"{name}\"\nsteps = [{{ request = \"GET /\" }}]")
+    };
+    assert!(Scenario::parse(Path::new("shop.toml"), &named(200)).is_ok());
+    let rule = "name must be a line of 1 to 200 characters".to_owned();
+    assert_eq!(refused(&named(201)), (1, rule));
+}
+
 #[test]
 fn a_file_says_what_it_asks_for() {
     let text = "name = \"Shop\"\n[feeders]\ncart = \"uuid\"\n[[flows]]\nname = \"buy\"\nweight = 3\n\
