@@ -141,6 +141,9 @@ async fn answer(request: Request<Incoming>, seen: Arc<Mutex<Seen>>) -> Answer {
         "stall" if number == 20 => std::thread::sleep(Duration::from_millis(600)),
         "endless" => return Ok(Response::new(Endless.boxed())),
         "busy" if number % 2 == 1 => response = response.status(503),
+        "crowded" if number % 2 == 1 => response = response.status(503),
+        "crowded" => tokio::time::sleep(Duration::from_millis(20)).await,
+        "full" => response = response.status(503),
         "echo" => {
             let text = Full::new(format!("{user:?} {key:?}").into());
             return Ok(response.status(500).body(text.boxed()).unwrap());

@@ -119,6 +119,43 @@ fn what_is_no_answer_is_told_with_its_cause() {
     );
 }
 
+/// What happened: refusals, which come at once, stood among the latencies of the answers, and a user who was refused
+/// asked again without a pause. So the fewer a service served, the faster it looked.
+#[test]
+fn refusals_do_not_make_a_service_look_fast() {
+    let service = Service::start(None);
+    let load = Load::of(&step("GET /crowded"), &service.url(), Drive::Closed(1));
+    let figures = load.until(&service, 20).unwrap();
+    let count = |wanted| figures.over(|_, outcome| outcome == wanted).count;
+    let served = figures.served();
+    assert!(count(Outcome::Refused) > 5, "{figures:?}");
+    assert_eq!(served.count, count(Outcome::Passed));
+    // The service takes that long for each answer that is no refusal.
+    assert!(served.p50 >= 20.0, "{served:?}");
+
+    let service = Service::start(None);
+    let load = Load::of(&step("GET /full"), &service.url(), Drive::Closed(2));
+    let figures = load.run().unwrap();
+    assert!(figures.is_mostly_refused() && figures.served().count == 0);
+    // Of 300 ms each user has slept at least 50 after each refusal.
+    assert!(service.seen.lock().unwrap().requests.len() <= 2 * 7);
+}
+
+/// Goal: what is never sent counts for those who are to be served.
+#[test]
+fn what_is_not_sent_is_not_served_in_time() {
+    let service = Service::start(None);
+    let drive = Drive::Open {
+        rate: 100.0,
+        users: 1,
+    };
+    let mut load = Load::of(&step("GET /silent"), &service.url(), drive);
+    load.limits.timeout = Duration::from_secs(2);
+    let figures = load.run().unwrap();
+    assert_eq!(figures.overall().count, 30);
+    assert_eq!(figures.served(), figures.unsent.percentiles());
+}
+
 /// Goal: an answer that repeats what the request said of who asks does not bring it into results: neither what the
 /// command was given nor what an answer gave.
 #[test]
