@@ -50,6 +50,7 @@ pub(crate) use history::judge_seat;
 
 pub(crate) use generator::{Drive, Generator, Phase, windows};
 pub(crate) use ledger::Ledger;
+use model::Outcome;
 pub(crate) use model::Shows;
 pub(crate) use routes::{Arrival, Routes, To};
 pub(crate) use script::{Scenario, Script};
@@ -210,7 +211,7 @@ async fn climb(
                 step.stopped = step
                     .reached()
                     .and_then(|reached| reached.breaks(args.stop_p99));
-                let p99 = Unit::Millis.told(step.result.overall().p99);
+                let p99 = Unit::Millis.told(step.result.served().p99);
                 eprintln!("  p99 {p99}; {}", step.stopped.as_deref().unwrap_or("held"));
             }
             steps.push(step);
@@ -240,11 +241,26 @@ fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
         Ok(three) if args.overload.is_some() => overload::tell(report, three),
         _ => published::tell(report, steps, report.host.cores),
     }
+    object(report, args, steps);
     step::tell(report, steps);
     if args.urls.len() > 1 {
         report.table(shares(steps));
     }
     measured.verdict.tell(report);
+}
+
+/// Tells why the run is no result, if it is none. A ladder ends where the application fails or refuses; only its first
+/// step must do neither.
+fn object(report: &mut Report, args: &ReservationArgs, steps: &[Step]) {
+    let Some(first) = steps.first() else { return };
+    first.object(report);
+    let failed = first.count(Outcome::Failed);
+    if args.steps.is_some() && failed > 0 {
+        report.problem(format!(
+            "{}: {failed} requests failed or were not answered",
+            first.name
+        ));
+    }
 }
 
 /// What each server did of each step.

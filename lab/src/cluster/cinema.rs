@@ -314,6 +314,7 @@ impl<'a> Bench<'a> {
         opened.store.shutdown().await?;
         verdict.tell_in_brief(report, name);
         step.tell_of_trouble(report);
+        step.object(report);
         let round = Round::of(&step);
         let (rate, all, micros) = (
             round.accepted_per_second,
@@ -366,7 +367,7 @@ impl Round {
         let each = |count: Option<u64>| count.map_or(f64::NAN, |count| count as f64 / requests);
         Self {
             accepted_per_second: step.result.accepted_per_second(),
-            all: step.result.overall(),
+            all: step.result.served(),
             owner: step.result.over_arrival(Arrival::Owner),
             hop: step.result.over_arrival(Arrival::Hop),
             application_micros: micros("application"),

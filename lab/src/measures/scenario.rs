@@ -50,7 +50,8 @@ impl Step {
         Some(Reached {
             offered: rate,
             done: self.figures.per_second(Outcome::Passed),
-            p99_ms: self.figures.overall().p99,
+            p99_ms: self.figures.served().p99,
+            refused: self.figures.over(|_, it| it == Outcome::Refused).count,
             wrong: self.wrong,
         })
     }
@@ -127,7 +128,7 @@ async fn measure(
             if args.steps.is_some() && step.figures.complete {
                 let reached = step.reached();
                 step.stopped = reached.and_then(|reached| reached.breaks(args.stop_p99));
-                let p99 = Unit::Millis.told(step.figures.overall().p99);
+                let p99 = Unit::Millis.told(step.figures.served().p99);
                 eprintln!("  p99 {p99}; {}", step.stopped.as_deref().unwrap_or("held"));
             }
             steps.push(step);

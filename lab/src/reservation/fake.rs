@@ -34,6 +34,8 @@ pub(crate) struct Faults {
     pub(crate) silent_every: Option<u64>,
     /// Refuses each so many requests as overloaded.
     pub(crate) refuse_every: Option<u64>,
+    /// Fails at each so many requests, and does nothing.
+    pub(crate) fail_every: Option<u64>,
 }
 
 type Shows = Arc<Mutex<HashMap<String, Vec<bool>>>>;
@@ -106,9 +108,10 @@ impl Serving {
             // The one thread of the test serves all connections.
             std::thread::sleep(time);
         }
-        let (status, text) = match is_due(self.faults.refuse_every) {
-            true => (503, "OVERLOADED".to_owned()),
-            false => self.handle(head.method.as_str(), head.uri.path(), &body),
+        let (status, text) = match () {
+            () if is_due(self.faults.refuse_every) => (503, "OVERLOADED".to_owned()),
+            () if is_due(self.faults.fail_every) => (500, "BROKEN".to_owned()),
+            () => self.handle(head.method.as_str(), head.uri.path(), &body),
         };
         if is_due(self.faults.silent_every) {
             return Err("silent".into());

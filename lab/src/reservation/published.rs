@@ -63,7 +63,7 @@ pub(super) fn tell(report: &mut Report, steps: &[Step], cores: usize) {
         let cells = cells![
             "here",
             rate,
-            step.result.overall().p99,
+            step.result.served().p99,
             of("application"),
             of("database"),
             if short.is_some() { "no" } else { "yes" },

@@ -193,7 +193,7 @@ async fn a_stall_is_counted_from_the_intended_start() {
         .await;
         let run = measured(&[&fake], load).await;
         let result = &run.steps[0].result;
-        let latency = result.overall();
+        let latency = result.served();
         assert_eq!(latency.count, 500, "every intended request is counted");
         assert!(result.slots.iter().map(|slot| slot.intended).sum::<u64>() == 500);
         assert!(run.verdict.wrongs.is_empty(), "{:?}", run.verdict);
@@ -388,9 +388,15 @@ async fn a_ladder_ends_where_its_bar_breaks() {
         refuse_every: Some(3),
         ..Faults::default()
     };
+    // What happened: as long as 97 % were answered, what failed did not count.
+    let failing = Faults {
+        fail_every: Some(10),
+        ..Faults::default()
+    };
     for (faults, bar, why) in [
         (Faults::default(), "1us", "is above"),
         (refusing, "1h", "were carried out"),
+        (failing, "1h", "requests that failed: "),
     ] {
         let fake = Fake::start(faults).await;
         let more = format!("--steps 200:200:2000 --stop-p99 {bar}");
@@ -404,6 +410,38 @@ async fn a_ladder_ends_where_its_bar_breaks() {
                 .starts_with("The first step, 200 requests/s,"),
             "{report}"
         );
+        let is_told = |problem: &String| problem.ends_with("failed or were not answered");
+        let is_failing = why.starts_with("requests that failed");
+        assert_eq!(report.problems.iter().any(is_told), is_failing, "{report}");
+    }
+}
+
+/// Goal: a server that refuses most makes no result, however soon it does so.
+#[tokio::test]
+async fn a_server_that_refuses_most_makes_no_result() {
+    let fake = Fake::start(Faults {
+        refuse_every: Some(1),
+        ..Faults::default()
+    })
+    .await;
+    // Nothing is created before the clock starts.
+    let run = measured_until(&[&fake], "--closed 4", |run| {
+        count(run, Outcome::Refused) > 0
+    })
+    .await;
+    let result = &run.steps[0].result;
+    assert_eq!(result.served().count, 0);
+    // Of 300 ms each user has slept at least 50 after each refusal.
+    assert!(count(&run, Outcome::Refused) <= 4 * 7);
+    let mut report = Report::begin("reservation", "", 0);
+    tell(&mut report, &args(&[&fake], "--closed 4"), &run);
+    let problem = "most requests were refused as overloaded";
+    assert!(
+        report.problems.iter().any(|it| it.contains(problem)),
+        "{report}"
+    );
+}
+
 #[test]
 fn a_url_of_a_server_holds_no_secret() {
     for url in ["http://u:secret@127.0.0.1:1", "http://127.0.0.1:1/?secret"] {
