@@ -56,7 +56,7 @@ pub(crate) struct ReservationArgs {
     #[arg(long, conflicts_with = "steps", value_parser = units::rate)]
     pub(crate) open: Option<f64>,
     /// A ladder: strict open loops of rising rates, FROM:STEP:TO requests a second, until one breaks the bar of
-    /// --stop-p99 or is not carried out in full.
+    /// --stop-p99, is carried out by less than 97 %, or has a request that failed or was not answered.
     #[arg(long, value_name = "FROM:STEP:TO", value_parser = Steps::parse)]
     pub(crate) steps: Option<Steps>,
     /// Length of a step of the ladder; --warm-up is its first part. Default: --warm-up and --duration.

@@ -4,6 +4,7 @@ use super::generator::Drive;
 use super::step::Step;
 use crate::cells;
 use crate::report::{Cell, Chart, Report, Scale, Table, Unit, Whose};
+use crate::workload::ladder::KEPT_UP_TOLD;
 
 /// The table of both.
 const TITLE: &str = "p99 at each rate that a schedule offered, published [A] and here";
@@ -52,13 +53,15 @@ pub(super) fn tell(report: &mut Report, steps: &[Step], cores: usize) {
         ("p99", Unit::Millis),
         ("application, of its processors", Unit::Share),
         ("database, of its processors", Unit::Share),
-        ("carried out in full", Unit::Words),
+        (KEPT_UP_TOLD, Unit::Words),
         ("fell short", Unit::Words),
     ];
     let mut table = Table::new(TITLE, columns);
     for step in steps {
         let Some(rate) = offered(step) else { continue };
-        let short = step.stopped.as_ref();
+        let has_kept_up = step.reached().is_some_and(|reached| reached.has_kept_up());
+        // An interrupted step was not carried out to its end, however well it went until then.
+        let is_done = step.result.complete && has_kept_up;
         let of = |name| step.cores(name).map(|busy| busy / cores.max(1) as f64);
         let cells = cells![
             "here",
@@ -66,8 +69,8 @@ pub(super) fn tell(report: &mut Report, steps: &[Step], cores: usize) {
             step.result.served().p99,
             of("application"),
             of("database"),
-            if short.is_some() { "no" } else { "yes" },
-            short,
+            if is_done { "yes" } else { "no" },
+            step.stopped.as_ref(),
         ];
         table.row_of(Whose::Ours, cells);
     }

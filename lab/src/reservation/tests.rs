@@ -442,6 +442,30 @@ async fn a_server_that_refuses_most_makes_no_result() {
     );
 }
 
+/// What happened: a step that was interrupted, and one of a load without a ladder that fell short, were told to have
+/// been carried out in full.
+#[tokio::test]
+async fn a_step_that_fell_short_is_not_told_as_carried_out() {
+    let fake = Fake::start(Faults::default()).await;
+    let mut run = measured(&[&fake], "--open 100").await;
+    for (complete, accepted, wanted) in [(true, 100, "yes"), (false, 100, "no"), (true, 90, "no")] {
+        let result = &mut run.steps[0].result;
+        (result.complete, result.seconds) = (complete, 1.0);
+        result.answered = [accepted, 0, 0, 0];
+        let mut report = Report::begin("reservation", "", 0);
+        tell(&mut report, &args(&[&fake], "--open 100"), &run);
+        let mut tables = report.tables();
+        let table = tables.find(|table| table.title.starts_with("p99 at each rate"));
+        let table = table.unwrap();
+        let at = table.column(ladder::KEPT_UP_TOLD).unwrap();
+        assert_eq!(
+            table.rows[0].cells[at],
+            wanted.into(),
+            "{complete} {accepted}"
+        );
+    }
+}
+
 #[test]
 fn a_url_of_a_server_holds_no_secret() {
     for url in ["http://u:secret@127.0.0.1:1", "http://127.0.0.1:1/?secret"] {

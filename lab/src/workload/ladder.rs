@@ -9,6 +9,8 @@ use crate::report::numbers::{count, millis};
 
 /// A step of which less than this share was carried out has not kept up.
 const KEPT_UP: f64 = 0.97;
+/// The same, as the head of a column.
+pub(crate) const KEPT_UP_TOLD: &str = "at least 97 % carried out";
 /// Most steps.
 const STEPS_MAX: f64 = 1_000.0;
 
@@ -73,6 +75,11 @@ pub(crate) struct Reached {
 }
 
 impl Reached {
+    /// True if nearly all that was offered was carried out.
+    pub(crate) fn has_kept_up(&self) -> bool {
+        self.done > 0.0 && self.done >= self.offered * KEPT_UP
+    }
+
     /// Why a ladder ends with this step, if it does.
     pub(crate) fn breaks(&self, bar: Duration) -> Option<String> {
         let bar_ms = bar.as_secs_f64() * 1_000.0;
@@ -95,8 +102,7 @@ impl Reached {
                 millis(bar_ms)
             ));
         }
-        let fell_short = self.done < self.offered * KEPT_UP;
-        fell_short.then(|| {
+        (!self.has_kept_up()).then(|| {
             let (done, offered) = (count(self.done.round()), count(self.offered));
             format!("only {done} of {offered} requests/s were carried out")
         })
@@ -195,6 +201,15 @@ mod tests {
             ..reached(500.0, 500.0, 5.0)
         };
         assert_eq!(why(wrong), "requests that failed: 1,200");
+    }
+
+    #[test]
+    fn the_share_that_counts_is_the_one_that_is_told() {
+        let percent = crate::report::numbers::percent(KEPT_UP).replace('\u{a0}', " ");
+        assert!(KEPT_UP_TOLD.contains(&percent), "{percent}");
+        assert!(reached(500.0, 485.0, 5.0).has_kept_up());
+        assert!(!reached(500.0, 484.0, 5.0).has_kept_up());
+        assert!(!reached(0.0, 0.0, 0.0).has_kept_up());
     }
 
     #[test]

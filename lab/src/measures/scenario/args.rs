@@ -47,7 +47,7 @@ pub(crate) struct ScenarioArgs {
     #[arg(long, value_name = "N", conflicts_with = "steps", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) concurrency: Option<u32>,
     /// A ladder: strict open loops of rising rates, FROM:STEP:TO requests a second, until one breaks the bar of
-    /// --stop-p99, is not carried out in full, or has more failures than may be.
+    /// --stop-p99, is carried out by less than 97 %, or has more failures than may be.
     #[arg(long, value_name = "FROM:STEP:TO", value_parser = Steps::parse)]
     pub(crate) steps: Option<Steps>,
     /// Length of a step of the ladder; --warm-up is its first part. Default: --warm-up and --duration.
