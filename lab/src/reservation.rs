@@ -98,6 +98,16 @@ impl Own {
 
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Result<bool> {
+    let (mut report, complete) = drive(args, stop).await?;
+    report.finish(&args.report, complete)
+}
+
+/// Everything but the end of the report, so that another command can add what it knows before the report is kept; and
+/// whether everything was run.
+pub(crate) async fn drive(
+    args: &ReservationArgs,
+    stop: &CancellationToken,
+) -> Result<(Report, bool)> {
     args.check()?;
     let mut report = Report::begin("reservation", "Seats of a cinema", args.seed);
     let mut args = args.clone();
@@ -141,7 +151,7 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
     }
     let steps = &measured.steps;
     let complete = steps.iter().all(|step| step.result.complete) && !steps.is_empty();
-    report.finish(&args.report, complete)
+    Ok((report, complete))
 }
 
 /// Runs the generator on a thread of its own.
