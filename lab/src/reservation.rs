@@ -112,17 +112,13 @@ pub(crate) async fn drive(
     let mut report = Report::begin("reservation", "Seats of a cinema", args.seed);
     let mut args = args.clone();
     let mut own = Own::start(&mut args).await?;
-    let mut opened = match &args.store {
-        Some(url) if own.is_none() => Some(store::open_url(url, Duration::ZERO, 1).await?),
-        _ => None,
-    };
     let shows = Shows {
         run: Run::random().number(),
         seats: args.seats,
     };
-    let from = match &opened {
-        Some(opened) => AllFrom::Checkpoint(store::end_of(opened.store.as_ref()).await?),
-        None => AllFrom::Start,
+    let from = match &args.store {
+        Some(url) if own.is_none() => end_of(url).await?,
+        _ => AllFrom::Start,
     };
     let watched = Watched {
         trees: args.trees()?,
@@ -133,17 +129,17 @@ pub(crate) async fn drive(
     };
     let (own_args, own_watched, own_stop) = (args.clone(), watched.clone(), stop.clone());
     let mut measured = alone(move || measure(own_args, shows, own_watched, own_stop)).await?;
-    if let (Some(own), Some(url)) = (&mut own, &args.store) {
+    if let Some(own) = &mut own {
         // A SQLite file belongs to one process at a time.
         own.cinema.stop().await;
-        opened = Some(store::open_url(url, Duration::ZERO, 1).await?);
     }
-    if let Some(opened) = &opened {
+    if let Some(url) = &args.store {
+        let opened = store::open_url(url, Duration::ZERO, 1).await?;
         let (verdict, ledger) = (&mut measured.verdict, &measured.ledger);
         verdict.add_events(&opened.store, from, ledger).await?;
         opened.store.shutdown().await?;
+        report.store = Some(opened.facts.clone());
     }
-    report.store = opened.map(|opened| opened.facts.clone());
     report.workload = json!(args);
     tell(&mut report, &args, &measured);
     if let Some(database) = &watched.database {
@@ -152,6 +148,15 @@ pub(crate) async fn drive(
     let steps = &measured.steps;
     let complete = steps.iter().all(|step| step.result.complete) && !steps.is_empty();
     Ok((report, complete))
+}
+
+/// Where the store ends now. It is not open while the load runs: it would be one more process that listens to the
+/// messages of the others.
+async fn end_of(url: &str) -> Result<AllFrom> {
+    let opened = store::open_url(url, Duration::ZERO, 1).await?;
+    let end = store::end_of(opened.store.as_ref()).await?;
+    opened.store.shutdown().await?;
+    Ok(AllFrom::Checkpoint(end))
 }
 
 /// Runs the generator on a thread of its own.

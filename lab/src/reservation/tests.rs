@@ -466,6 +466,54 @@ async fn a_step_that_fell_short_is_not_told_as_carried_out() {
     }
 }
 
+/// What happened: the store of the application was open during the load, one more process that every append told.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_is_not_open_while_the_load_runs() {
+    let Some(server) = gesta_pgtest::shared() else {
+        return;
+    };
+    let url = server
+        .create_database(&gesta_pgtest::fresh_schema())
+        .unwrap();
+    let opened = store::open_url(&url, Duration::ZERO, 1).await.unwrap();
+    opened.store.shutdown().await.unwrap();
+    let hold = Arc::new(tokio::sync::Semaphore::new(0));
+    let fake = Fake::start(Faults {
+        hold: Some(Arc::clone(&hold)),
+        ..Faults::default()
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().join("results.jsonl");
+    let more = format!("--closed 1 --store {url} --results {}", results.display());
+    let args = args(&[&fake], &more);
+    let stop = CancellationToken::new();
+    let looked = async {
+        fake.held.notified().await;
+        let client = crate::machine::postgres::connect(&url).await.unwrap();
+        let begun = Instant::now();
+        loop {
+            // That of the counters alone, beside our own. What was closed a moment ago may be there still.
+            let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                       AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
+            let others: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
+            if others <= 1 || begun.elapsed() > PATIENCE {
+                hold.add_permits(1_000_000);
+                return others;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let (done, others) = tokio::join!(drive(&args, &stop), looked);
+    let (report, _) = done.unwrap();
+    assert_eq!(others, 1);
+    // Nothing of what was acknowledged is there, which is found all the same.
+    assert!(
+        report.problems.iter().any(|it| it.contains("not stored")),
+        "{report}"
+    );
+}
+
 #[test]
 fn a_url_of_a_server_holds_no_secret() {
     for url in ["http://u:secret@127.0.0.1:1", "http://127.0.0.1:1/?secret"] {
