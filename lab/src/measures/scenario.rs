@@ -1,13 +1,15 @@
 //! `scenario`: load on any HTTP service, out of a file that says what users ask and what the answers must be.
 //!
-//! The language of the files and the generator are `gesta-load`'s. Here are the command, the ladder, the processor
-//! times beside the load, and what is told of it.
+//! The language of the files and the generator are `gesta-load`'s. Here are the command, the ladder, what is watched
+//! beside the load (processor times, and a PostgreSQL behind the service), and what is told of it.
 
 mod args;
 mod tell;
 
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use gesta_load::Target;
 use gesta_load::engine::{Engine, Limits};
@@ -19,10 +21,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Result};
-use crate::machine::processes::Tree;
 use crate::report::page;
 use crate::report::{Report, Unit};
 use crate::reservation::{HEAD_START, alone};
+use crate::workload::counters;
 use crate::workload::ladder::Reached;
 use crate::workload::watch::{Sampled, Watched, sample};
 
@@ -68,17 +70,20 @@ pub(crate) async fn run(args: &ScenarioArgs, stop: &CancellationToken) -> Result
     let mut report = Report::begin("scenario", scenario.name(), args.seed);
     let target = Target::resolve(url, &args.target_options()?).await;
     let target = target.map_err(Failure)?;
-    let trees = args.trees(target.address())?;
+    let watched = watched(args, &target, &mut report).await?;
     let limits = args.limits()?;
     let connections = limits.connections;
     report.workload = json!(args);
     report.setting = args.load_told();
     let calls = scenario.calls();
-    let (own_args, own_stop) = (args.clone(), stop.clone());
-    let load = move || measure(own_args, scenario, target, limits, trees, own_stop);
+    let (own_args, own_watched, own_stop) = (args.clone(), watched.clone(), stop.clone());
+    let load = move || measure(own_args, scenario, target, limits, own_watched, own_stop);
     let steps = alone(load).await?;
     tell::tell(&mut report, args, &calls, &steps);
     report.fact("most connections", Unit::Count, connections, "at once");
+    if let Some(database) = &watched.database {
+        tell::tell_of_database(&mut report, &steps, database);
+    }
     let complete = steps.iter().all(|step| step.figures.complete) && !steps.is_empty();
     let is_result = report.finish(&args.report, complete)?;
     if let Some(page) = &args.page {
@@ -88,13 +93,33 @@ pub(crate) async fn run(args: &ScenarioArgs, stop: &CancellationToken) -> Result
     Ok(is_result)
 }
 
+/// What is watched beside the load. A database that cannot be asked is no obstacle: its processor time may be known all
+/// the same.
+async fn watched(args: &ScenarioArgs, target: &Target, report: &mut Report) -> Result<Watched> {
+    let trees = args.trees(target.address())?;
+    let database = match &args.database {
+        Some(url) => counters::watch(url).await,
+        None => Ok(None),
+    };
+    let database = database.unwrap_or_else(|why| {
+        let told = format!("The database could not be asked what it did: {why}.");
+        eprintln!("{told}");
+        report.caution(told);
+        None
+    });
+    Ok(Watched {
+        trees,
+        database: database.map(Arc::new),
+    })
+}
+
 /// Everything that happens between the first request and the last.
 async fn measure(
     args: ScenarioArgs,
     scenario: Scenario,
     target: Target,
     limits: Limits,
-    trees: Vec<Tree>,
+    watched: Watched,
     stop: CancellationToken,
 ) -> Result<Vec<Step>> {
     let drives = args.drives(scenario.think_time());
@@ -110,11 +135,8 @@ async fn measure(
         };
         for window in windows(&[()], Instant::now() + HEAD_START, |()| stretch) {
             let measured = vec![(window.from, window.end)];
-            let watched = Watched {
-                trees: trees.clone(),
-                database: None,
-            };
-            let sampler = tokio::task::spawn_local(sample(measured, watched, stop.clone()));
+            let sampled = sample(measured, watched.clone(), stop.clone());
+            let sampler = tokio::task::spawn_local(sampled);
             let figures = engine.run(&window, stretch, &stop).await;
             let cpu = sampler.await.unwrap_or_default().pop();
             let mut step = Step {

@@ -90,7 +90,8 @@ pub(crate) struct ScenarioArgs {
     /// Share of the requests that may fail their checks or stay without an answer; more is no result.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     pub(crate) failures_max: f64,
-    /// The database behind the service, postgres://host:port, if it is on this machine: its processor time is shown.
+    /// The PostgreSQL behind the service, postgres://user@host:port/database, wherever it is: what it did is told of
+    /// each step, and its processor time if it is on this machine.
     #[arg(long, value_name = "URL")]
     #[serde(skip)]
     pub(crate) database: Option<String>,

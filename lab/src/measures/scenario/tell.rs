@@ -7,6 +7,7 @@ use super::{ScenarioArgs, Step};
 use crate::report::numbers::{count, millis};
 use crate::report::{Cell, Chart, Report, Scale, Table, Unit};
 use crate::reservation::{LATENCY, latency_cells};
+use crate::workload::counters::{self, Stretch, Watch};
 use crate::workload::ladder;
 
 /// Titles of the tables.
@@ -161,6 +162,19 @@ fn table(steps: &[Step]) -> Table {
             step.stopped.as_ref()
         });
     table.table()
+}
+
+/// Tells what the database did in each step.
+pub(super) fn tell_of_database(report: &mut Report, steps: &[Step], database: &Watch) {
+    let counted = steps.iter().filter_map(|step| {
+        Some(Stretch {
+            name: step.name.clone(),
+            done_per_second: step.figures.per_second(Outcome::Passed),
+            figures: step.cpu.database.as_ref()?,
+        })
+    });
+    let counted: Vec<Stretch<'_>> = counted.collect();
+    counters::tell(report, "request", &counted, database.method());
 }
 
 fn charts(report: &mut Report, args: &ScenarioArgs, table: &Table) {
