@@ -37,6 +37,7 @@ use crate::event_ids::Run;
 use crate::failure::{Failure, Result};
 use crate::faults::name_of;
 use crate::machine::child::{Program, Server};
+use crate::machine::processes;
 use crate::machine::store::{self, NEW_SERVER};
 use crate::report::{Report, Table, Unit};
 use crate::workload::counters;
@@ -142,6 +143,9 @@ pub(crate) async fn drive(
     }
     report.workload = json!(args);
     tell(&mut report, &args, &measured);
+    if let Some(told) = processes::told(&watched.trees) {
+        report.text(told);
+    }
     if let Some(database) = &watched.database {
         step::tell_of_database(&mut report, &measured.steps, database);
     }

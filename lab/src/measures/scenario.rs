@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Failure, Result};
+use crate::machine::processes;
 use crate::report::page;
 use crate::report::{Report, Unit};
 use crate::reservation::{HEAD_START, alone};
@@ -81,6 +82,9 @@ pub(crate) async fn run(args: &ScenarioArgs, stop: &CancellationToken) -> Result
     let steps = alone(load).await?;
     tell::tell(&mut report, args, &calls, &steps);
     report.fact("most connections", Unit::Count, connections, "at once");
+    if let Some(told) = processes::told(&watched.trees) {
+        report.text(told);
+    }
     if let Some(database) = &watched.database {
         tell::tell_of_database(&mut report, &steps, database);
     }
