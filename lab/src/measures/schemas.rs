@@ -120,14 +120,19 @@ pub(crate) async fn run(args: &SchemasArgs, stop: &CancellationToken) -> Result<
         sizes: Sizes::named(&args.sizes)?,
         targets: targets(args, &url).await?,
         url: &url,
-        meeting: args.meet(&url).await?,
         watch: Watch::start(&url).await?,
+        // Last: what fails from here on must remove its tables.
+        meeting: args.meet(&url).await?,
         entries: BTreeMap::new(),
         controls: Vec::new(),
         complete: true,
     };
-    contest.run(stop).await?;
+    let done = contest.run(stop).await;
     let meeting = std::mem::replace(&mut contest.meeting, Meeting::Alone);
+    if let Err(why) = done {
+        meeting.abandon().await;
+        return Err(why);
+    }
     let leads = meeting.leads();
     meeting.leave(stop).await?;
     if !leads {
@@ -166,11 +171,15 @@ impl SchemasArgs {
         let random = || format!("run_{:016x}", uuid::Uuid::new_v4().as_u64_pair().0);
         let name = given.cloned().unwrap_or_else(random);
         let mut meeting = Meeting::join(url, &name, self.processes, patience).await?;
-        if given.is_none() {
-            meeting.keep(Others::start(
-                self.processes - 1,
-                &self.for_others(url, &name),
-            )?);
+        if given.is_some() {
+            return Ok(meeting);
+        }
+        match Others::start(self.processes - 1, &self.for_others(url, &name)) {
+            Ok(others) => meeting.keep(others),
+            Err(why) => {
+                meeting.abandon().await;
+                return Err(why);
+            }
         }
         Ok(meeting)
     }

@@ -188,20 +188,46 @@ impl Meeting {
     }
 
     /// Ends the meeting: when all have come here, and so have read everything, its tables are removed.
-    pub(super) async fn leave(self, stop: &CancellationToken) -> Result<()> {
+    pub(super) async fn leave(mut self, stop: &CancellationToken) -> Result<()> {
+        match &mut self {
+            Meeting::Alone => return Ok(()),
+            Meeting::Table(table) if table.number > 0 => return table.post("").await,
+            Meeting::Table(_) => {}
+        }
+        if let Err(why) = self.wait(stop).await {
+            self.abandon().await;
+            return Err(why);
+        }
         let Meeting::Table(mut table) = self else {
             return Ok(());
         };
-        if table.number > 0 {
-            return table.post("").await;
-        }
-        table.gather("", stop).await?;
         // Those that were started end by themselves now.
         for other in &mut table.others.0 {
             other.wait()?;
         }
         let drop = format!("DROP SCHEMA {} CASCADE", table.schema);
         table.client.batch_execute(&drop).await.context(drop)
+    }
+
+    /// Ends a meeting that has failed: the processes that this one has started are ended, and if it leads, the tables
+    /// are removed, without which the others fail as well.
+    pub(super) async fn abandon(self) {
+        let Meeting::Table(table) = self else { return };
+        let Table {
+            client,
+            schema,
+            number,
+            others,
+            ..
+        } = *table;
+        drop(others);
+        if number > 0 {
+            return;
+        }
+        let sql = format!("DROP SCHEMA IF EXISTS {schema} CASCADE");
+        if let Err(error) = client.batch_execute(&sql).await {
+            eprintln!("the tables of the meeting are left, see to it: {sql}: {error}");
+        }
     }
 }
 
@@ -364,20 +390,36 @@ mod tests {
             "{why}"
         );
 
-        let mut leader = Meeting::join(&url, "broken", 2, SOON).await.unwrap();
+        alone.abandon().await;
+    }
+
+    /// What happened: when a process failed, the tables of the meeting stayed in the user's database.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_meeting_that_fails_leaves_nothing() {
+        let Some(server) = gesta_pgtest::shared() else {
+            return;
+        };
+        let (url, stop) = (server.url(), CancellationToken::new());
         // This test program does not know the argument.
-        leader.keep(Others::start(1, &["--no-such-option".to_owned()]).unwrap());
+        let unknown = ["--no-such-option".to_owned()];
+        let told = "load process 1 of those started has ended";
+        let mut leader = Meeting::join(&url, "broken", 2, SOON).await.unwrap();
+        leader.keep(Others::start(1, &unknown).unwrap());
         let why = leader.wait(&stop).await.unwrap_err();
-        assert!(
-            why.to_string()
-                .contains("load process 1 of those started has ended"),
-            "{why}"
-        );
-        for name in [name, "broken"] {
-            let client = postgres::connect(&url).await.unwrap();
-            let drop = format!("DROP SCHEMA gesta_lab_meeting_{name} CASCADE");
-            client.batch_execute(&drop).await.unwrap();
-        }
+        assert!(why.to_string().contains(told), "{why}");
+        leader.abandon().await;
+        assert_eq!(schemas_left(&url, "broken").await, 0);
+
+        let mut leader = Meeting::join(&url, "broken", 2, SOON).await.unwrap();
+        let mut member = Meeting::join(&url, "broken", 2, SOON).await.unwrap();
+        leader.keep(Others::start(1, &unknown).unwrap());
+        let why = leader.leave(&stop).await.unwrap_err();
+        assert!(why.to_string().contains(told), "{why}");
+        assert_eq!(schemas_left(&url, "broken").await, 0);
+        // The others do not wait for one that will not come.
+        assert!(member.wait(&stop).await.is_err());
+        member.abandon().await;
+    }
     }
 
     #[test]
