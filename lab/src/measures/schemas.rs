@@ -6,6 +6,7 @@
 //! best mood to itself, and their differences are the noise that is reported.
 //! Several processes make the load together, in step (`meeting`): each has the same number of connections, and events
 //! of its own, which it reads back itself. The first of them makes the tables, watches the database and reports.
+//! Their rates are added, so a phase that they did not begin together is no schema's best.
 //! Not here: what the figures say (`ranking`).
 
 mod meeting;
@@ -18,11 +19,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::{Context, Result, fail};
+use crate::histogram::ends;
 use crate::machine::endpoint::Endpoint;
 use crate::machine::postgres;
 use crate::machine::store;
@@ -53,6 +55,8 @@ const WARM_UP: Duration = Duration::from_millis(500);
 const CONTROL: Duration = Duration::from_secs(1);
 /// Connections beside those of the workers, of each process: for preparing, reading back, Gesta's own.
 const OTHERS: u32 = 12;
+/// Load processes whose windows differ by more than this share of a phase have not made its load together.
+const APART_MAX: f64 = 0.1;
 /// How long a process waits for the others, beside a phase: they read back, and one makes and removes tables.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -277,27 +281,45 @@ fn stopped(phase: &Phase, gave_up: u32) -> Option<String> {
     }
 }
 
+/// What a process tells the others of a phase.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Post {
+    run: PhaseRun,
+    /// How long after the common moment it began.
+    late_ms: f64,
+}
+
+/// Why the rates of a phase cannot be added, if they cannot: they are not of the same stretch of time.
+fn apart(posts: &[Post], seconds: f64) -> Option<String> {
+    let late: Vec<f64> = posts.iter().map(|post| post.late_ms).collect();
+    let (least, most) = ends(&late);
+    let apart = most - least;
+    let is_much = posts.len() > 1 && apart > seconds * 1_000.0 * APART_MAX;
+    is_much.then(|| format!("the load processes began {apart:.0} ms apart"))
+}
+
 /// What the processes did together in a phase. `connections`: those of each.
-fn together(runs: &[PhaseRun], connections: u32, is_embedded: bool) -> (Phase, Vec<Phase>, u32) {
-    let each: Vec<Phase> = runs
+fn together(posts: &[Post], connections: u32, is_embedded: bool) -> (Phase, Vec<Phase>, u32) {
+    let each: Vec<Phase> = posts
         .iter()
-        .map(|run| run.figures(connections, is_embedded))
+        .map(|post| post.run.figures(connections, is_embedded))
         .collect();
-    let (first, others) = runs.split_first().expect("this process is one of them");
-    let mut all = first.clone();
-    for other in others {
+    let (first, others) = posts.split_first().expect("this process is one of them");
+    let mut all = first.run.clone();
+    for other in others.iter().map(|post| &post.run) {
         all.lag.merge(&other.lag);
         all.complete &= other.complete;
         all.add(other.clone());
     }
-    let count = u32::try_from(runs.len()).unwrap_or(1);
+    let count = u32::try_from(posts.len()).unwrap_or(1);
     let mut phase = all.figures(connections * count, is_embedded);
     // Windows of processes may differ in their length.
     let sum = |rate: fn(&Phase) -> f64| each.iter().map(rate).sum();
     phase.events_per_second = sum(|one| one.events_per_second);
     phase.appends_per_second = sum(|one| one.appends_per_second);
     // Each process is the limit or not by its own measure.
-    phase.generator_limit = each.iter().find_map(|one| one.generator_limit.clone());
+    let limit = each.iter().find_map(|one| one.generator_limit.clone());
+    phase.generator_limit = limit.or_else(|| apart(posts, phase.seconds));
     (phase, each, all.gave_up)
 }
 
@@ -400,15 +422,19 @@ impl Contest<'_> {
             let targets = std::slice::from_ref(target);
             let (runs, claimed) = target::run_all(targets, &events, &load, beside, stop).await?;
             claims.add(claimed);
+            let post = Post {
+                run: runs.into_iter().next().unwrap_or_default(),
+                late_ms: self.meeting.late_ms(),
+            };
             let posts = self
                 .meeting
-                .gather(serde_json::to_string(&runs[0])?, stop)
+                .gather(serde_json::to_string(&post)?, stop)
                 .await?;
-            let runs: Result<Vec<PhaseRun>> = posts
+            let posts: Result<Vec<Post>> = posts
                 .iter()
                 .map(|post| Ok(serde_json::from_str(post)?))
                 .collect();
-            let (phase, each, gave_up) = together(&runs?, workers, target.is_embedded());
+            let (phase, each, gave_up) = together(&posts?, workers, target.is_embedded());
             if leads {
                 eprintln!("  {} connections: {}", phase.connections, phase.told());
             }
