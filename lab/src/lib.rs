@@ -23,7 +23,9 @@ mod workload;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
+use gesta_report::endpoint;
 
 use gesta_report::failure::Result;
 use gesta_report::{page, stop};
@@ -35,7 +37,7 @@ use crate::measures::{
 
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|refused| without_secrets(refused).exit());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -48,6 +50,28 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// A refusal of arguments, which it repeats, without the secrets of the URLs among them.
+fn without_secrets(mut refused: clap::Error) -> clap::Error {
+    for kind in [
+        ContextKind::InvalidArg,
+        ContextKind::InvalidSubcommand,
+        ContextKind::InvalidValue,
+        ContextKind::TrailingArg,
+    ] {
+        let told = match refused.get(kind) {
+            Some(ContextValue::String(told)) => told.clone(),
+            _ => continue,
+        };
+        let shown = endpoint::redacted(&told);
+        if shown != told {
+            refused.insert(kind, ContextValue::String(shown));
+            // What is proposed instead repeats the argument, too.
+            refused.insert(ContextKind::Suggested, ContextValue::None);
+        }
+    }
+    refused
 }
 
 /// Looks whether arguments, the first of which is the program, are a command, without running it: documents and scripts
@@ -130,5 +154,30 @@ async fn dispatch(command: Command) -> Result<bool> {
         Command::Schemas(args) => schemas::run(&args, &stop).await,
         Command::Shares(args) => shares::run(&args, &stop).await,
         Command::Tags(args) => tags::run(&args, &stop).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: whoever mistypes a command does not find a password on the terminal, or in the log of a job.
+    #[test]
+    fn a_refused_command_shows_no_password() {
+        for arguments in [
+            &["append", "--results", "http://u:secret@h/a?key=secret"][..],
+            &["append", "postgres://u:secret@h/x"],
+            &["postgres://u:secret@h/x"],
+            &["schemas", "--processes", "postgres://u:se#cret@h/x"],
+        ] {
+            let arguments = ["gesta-lab"].iter().chain(arguments).copied();
+            let refused = without_secrets(Cli::try_parse_from(arguments).unwrap_err());
+            let told = refused.to_string();
+            assert!(told.contains("://***@h"), "{told}");
+            assert!(
+                !told.contains("secret") && !told.contains("cret@"),
+                "{told}"
+            );
+        }
     }
 }

@@ -18,10 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_core::AllFrom;
+use gesta_load::cinema::model::Outcome;
 use gesta_load::cinema::{Drive, Generator, Ledger, Scenario, Script, Shows, Verdict, alone};
 use gesta_load::counters;
 use gesta_load::event_ids::Run;
 use gesta_load::machine::child::{Program, Server};
+use gesta_load::machine::processes;
 use gesta_load::machine::store::{self, NEW_SERVER};
 use gesta_report::failure::Result;
 use gesta_report::name_of;
@@ -76,21 +78,27 @@ impl Own {
 
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Result<bool> {
+    let (mut report, complete) = drive(args, stop).await?;
+    report.finish(&args.report, complete)
+}
+
+/// Everything but the end of the report, so that another command can add what it knows before the report is kept; and
+/// whether everything was run.
+pub(crate) async fn drive(
+    args: &ReservationArgs,
+    stop: &CancellationToken,
+) -> Result<(Report, bool)> {
     args.check()?;
     let mut report = Report::begin("reservation", "Seats of a cinema", args.seed);
     let mut args = args.clone();
     let mut own = Own::start(&mut args).await?;
-    let mut opened = match &args.store {
-        Some(url) if own.is_none() => Some(store::open_url(url, Duration::ZERO, 1).await?),
-        _ => None,
-    };
     let shows = Shows {
         run: Run::random().number(),
         seats: args.seats,
     };
-    let from = match &opened {
-        Some(opened) => AllFrom::Checkpoint(store::end_of(opened.store.as_ref()).await?),
-        None => AllFrom::Start,
+    let from = match &args.store {
+        Some(url) if own.is_none() => end_of(url).await?,
+        _ => AllFrom::Start,
     };
     let watched = Watched {
         trees: args.trees()?,
@@ -101,25 +109,37 @@ pub(crate) async fn run(args: &ReservationArgs, stop: &CancellationToken) -> Res
     };
     let (own_args, own_watched, own_stop) = (args.clone(), watched.clone(), stop.clone());
     let mut measured = alone(move || measure(own_args, shows, own_watched, own_stop)).await?;
-    if let (Some(own), Some(url)) = (&mut own, &args.store) {
+    if let Some(own) = &mut own {
         // A SQLite file belongs to one process at a time.
         own.cinema.stop().await;
-        opened = Some(store::open_url(url, Duration::ZERO, 1).await?);
     }
-    if let Some(opened) = &opened {
+    if let Some(url) = &args.store {
+        let opened = store::open_url(url, Duration::ZERO, 1).await?;
         let (verdict, ledger) = (&mut measured.verdict, &measured.ledger);
         verdict.add_events(&opened.store, from, ledger).await?;
         opened.store.shutdown().await?;
+        report.store = Some(opened.facts.clone());
     }
-    report.store = opened.map(|opened| opened.facts.clone());
     report.workload = json!(args);
     tell(&mut report, &args, &measured);
+    if let Some(told) = processes::told(&watched.trees) {
+        report.text(told);
+    }
     if let Some(database) = &watched.database {
         step::tell_of_database(&mut report, &measured.steps, database);
     }
     let steps = &measured.steps;
     let complete = steps.iter().all(|step| step.result.complete) && !steps.is_empty();
-    report.finish(&args.report, complete)
+    Ok((report, complete))
+}
+
+/// Where the store ends now. It is not open while the load runs: it would be one more process that listens to the
+/// messages of the others.
+async fn end_of(url: &str) -> Result<AllFrom> {
+    let opened = store::open_url(url, Duration::ZERO, 1).await?;
+    let end = store::end_of(opened.store.as_ref()).await?;
+    opened.store.shutdown().await?;
+    Ok(AllFrom::Checkpoint(end))
 }
 
 /// Everything that happens between the first request and the last.
@@ -169,7 +189,7 @@ async fn climb(
                 step.stopped = step
                     .reached()
                     .and_then(|reached| reached.breaks(args.stop_p99));
-                let p99 = Unit::Millis.told(step.result.overall().p99);
+                let p99 = Unit::Millis.told(step.result.served().p99);
                 eprintln!("  p99 {p99}; {}", step.stopped.as_deref().unwrap_or("held"));
             }
             steps.push(step);
@@ -199,11 +219,26 @@ fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
         Ok(three) if args.overload.is_some() => overload::tell(report, three),
         _ => published::tell(report, steps, report.host.cores),
     }
+    object(report, args, steps);
     step::tell(report, steps);
     if args.urls.len() > 1 {
         report.table(shares(steps));
     }
     measured.verdict.tell(report);
+}
+
+/// Tells why the run is no result, if it is none. A ladder ends where the application fails or refuses; only its first
+/// step must do neither.
+fn object(report: &mut Report, args: &ReservationArgs, steps: &[Step]) {
+    let Some(first) = steps.first() else { return };
+    first.object(report);
+    let failed = first.count(Outcome::Failed);
+    if args.steps.is_some() && failed > 0 {
+        report.problem(format!(
+            "{}: {failed} requests failed or were not answered",
+            first.name
+        ));
+    }
 }
 
 /// What each server did of each step.

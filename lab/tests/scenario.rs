@@ -209,6 +209,31 @@ fn wrong_answers_are_no_result() {
     assert!(!run(&file, &allowed).text().contains("most often"));
 }
 
+/// Goal: what a PostgreSQL behind the service did is told of each step, wherever it is; one that cannot be asked is no
+/// obstacle, and its password is not shown.
+#[test]
+fn what_the_database_did_is_told() {
+    let (Some((_shop, url)), Some(server)) = (shop(), gesta_rig::shared()) else {
+        return;
+    };
+    let away = "postgres://u:secret@127.0.0.1:1/x".to_owned();
+    for (database, is_asked) in [(server.url(), true), (away, false)] {
+        let load = "--rate 20 --duration 500ms --warm-up 0 --database";
+        let load: Vec<&str> = load.split(' ').collect();
+        let more = [database.as_str(), "--target", &url];
+        let said = run(&example("cart.toml"), &[&load, &more[..]].concat());
+        let text = said.text();
+        assert_eq!(said.code(), Some(0), "{text}");
+        let counted = said.column("What the database did", "transactions/s");
+        assert_eq!(counted.len(), usize::from(is_asked), "{text}");
+        let is_told = text.contains("The database could not be asked what it did");
+        assert!(is_told != is_asked && !text.contains("secret"), "{text}");
+        if cfg!(target_os = "linux") {
+            assert!(text.contains("the application is python3"), "{text}");
+        }
+    }
+}
+
 /// Goal: a wrong file is refused with line and rule before the service is asked for anything.
 #[test]
 fn a_wrong_file_is_refused_before_a_request_is_sent() {

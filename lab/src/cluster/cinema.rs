@@ -4,8 +4,9 @@
 //! the application and of the database. `--steps` is the published ladder on both instead.
 //!
 //! A load begins only when no node owns more than its share of the logs and none moves, and is repeated if one has
-//! moved by its end, twice at most; then the report says so. A ladder in which logs moved is no result. Everything that
-//! was acknowledged is compared with the store after each load, and every answer must fit one order of all requests.
+//! moved by its end, twice at most; then the report says so. A ladder in which logs moved is no result; its report says
+//! so before it is kept. Everything that was acknowledged is compared with the store after each load, and every answer
+//! must fit one order of all requests.
 //! Not here: the users (`reservation`), what happens when nodes die (`chaos`).
 
 use std::net::SocketAddr;
@@ -24,7 +25,7 @@ use gesta_load::machine::child::Program;
 use gesta_load::machine::processes::Tree;
 use gesta_load::machine::store;
 use gesta_report::cells;
-use gesta_report::failure::Result;
+use gesta_report::failure::{Result, fail};
 use gesta_report::histogram::{Percentiles, median, noise};
 use gesta_report::name_of;
 use gesta_report::units::{self, seconds};
@@ -35,7 +36,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::SizeArgs;
 use super::trace::Trace;
-use crate::reservation::{self, CONNECTIONS, Ladder, SEATS, STOP_P99, Step, users_for};
+use crate::reservation::{
+    self, CONNECTIONS, Ladder, ReservationArgs, SEATS, STOP_P99, Step, users_for,
+};
 use crate::workload::ladder::Steps;
 use crate::workload::watch::Watched;
 
@@ -257,25 +260,27 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// One measurement of a case, while no log moves.
+    /// One measurement of a case, while no log moves; none if it was interrupted before.
     async fn load(
         &self,
         case: &Case,
         args: &CinemaArgs,
         report: &mut Report,
         stop: &CancellationToken,
-    ) -> Result<Round> {
+    ) -> Result<Option<Round>> {
         let name = format!("{}, {}/s, {}", name_of(case.scenario), case.rate, case.name);
-        let settle = async || self.nodes.settled().await;
+        let settle = async || self.nodes.settled(stop).await;
         let look = async || self.nodes.ownership().await;
-        let (round, is_calm) = calm(settle, look, async |found: &Ownership| {
+        let measured = calm(stop, settle, look, async |found: &Ownership| {
             self.load_once(case, &name, found, args, report, stop).await
-        })
-        .await?;
+        });
+        let Some((round, is_calm)) = measured.await? else {
+            return Ok(None);
+        };
         if !is_calm {
             report.caution(format!("{name}: logs have moved meanwhile."));
         }
-        Ok(round)
+        Ok(Some(round))
     }
 
     async fn load_once(
@@ -314,6 +319,7 @@ impl<'a> Bench<'a> {
         opened.store.shutdown().await?;
         verdict.tell_in_brief(report, name);
         step.tell_of_trouble(report);
+        step.object(report);
         let round = Round::of(&step);
         let (rate, all, micros) = (
             round.accepted_per_second,
@@ -329,23 +335,49 @@ impl<'a> Bench<'a> {
 }
 
 /// Measures when nothing moves, and again if something has moved by the end. Gives the last measurement, and whether
-/// nothing has moved.
+/// nothing has moved; none if it was interrupted before the first.
 async fn calm<S: PartialEq, T>(
+    stop: &CancellationToken,
     settle: impl AsyncFn() -> Result<S>,
     look: impl AsyncFn() -> Result<S>,
     mut measure: impl AsyncFnMut(&S) -> Result<T>,
-) -> Result<(T, bool)> {
-    let mut tries = TRIES;
+) -> Result<Option<(T, bool)>> {
+    let (mut tries, mut last) = (TRIES, None);
     loop {
         let before = settle().await?;
+        if stop.is_cancelled() {
+            return Ok(last);
+        }
         let measured = measure(&before).await?;
         let is_calm = look().await? == before;
         tries -= 1;
+        last = Some((measured, is_calm));
         if is_calm || tries == 0 {
-            return Ok((measured, is_calm));
+            return Ok(last);
         }
         eprintln!("logs have moved meanwhile: once more");
     }
+}
+
+/// Climbs a ladder when nothing moves. Its report says, before anybody keeps it, if something has moved by the end.
+/// Gives the report, and whether everything was run; none if it was interrupted before.
+async fn unmoved<S: PartialEq>(
+    stop: &CancellationToken,
+    settle: impl AsyncFn() -> Result<S>,
+    look: impl AsyncFn() -> Result<S>,
+    climb: impl AsyncFnOnce() -> Result<(Report, bool)>,
+) -> Result<Option<(Report, bool)>> {
+    let before = settle().await?;
+    if stop.is_cancelled() {
+        return Ok(None);
+    }
+    let (mut report, complete) = climb().await?;
+    match look().await {
+        Ok(after) if after == before => {}
+        Ok(_) => report.problem("logs have moved meanwhile"),
+        Err(why) => report.problem(format!("nobody knows whether logs have moved: {why}")),
+    }
+    Ok(Some((report, complete)))
 }
 
 impl Round {
@@ -366,7 +398,7 @@ impl Round {
         let each = |count: Option<u64>| count.map_or(f64::NAN, |count| count as f64 / requests);
         Self {
             accepted_per_second: step.result.accepted_per_second(),
-            all: step.result.overall(),
+            all: step.result.served(),
             owner: step.result.over_arrival(Arrival::Owner),
             hop: step.result.over_arrival(Arrival::Hop),
             application_micros: micros("application"),
@@ -489,10 +521,9 @@ pub(super) async fn run(args: &CinemaArgs, stop: &CancellationToken) -> Result<b
     for _ in 0..args.rounds {
         for case in loads.iter_mut().flatten() {
             if !stop.is_cancelled() {
-                let round = benches[case.bench]
-                    .load(case, args, &mut report, stop)
-                    .await?;
-                case.rounds.push(round);
+                let round = benches[case.bench].load(case, args, &mut report, stop);
+                let round = round.await?;
+                case.rounds.extend(round);
             }
         }
     }
@@ -542,7 +573,10 @@ async fn traced(
             rounds: Vec::new(),
         };
         let begun = uptime();
-        bench.load(&case, args, &mut report, stop).await?;
+        let loaded = bench.load(&case, args, &mut report, stop).await?;
+        if loaded.is_none() {
+            break;
+        }
         let logs = nodes.members.iter().map(|node| node.server.log());
         let trace = Trace::read(logs, begun, to == To::Another)?;
         report.table(trace.table(&format!("Requests to {name}, each leg of the way")));
@@ -593,12 +627,15 @@ async fn ladder(
     program: &Program,
     stop: &CancellationToken,
 ) -> Result<bool> {
-    let mut is_result = true;
-    for nodes in [1, args.nodes] {
-        let size = SizeArgs::of(nodes, args.logs);
+    let mut results = Vec::new();
+    for count in [1, args.nodes] {
+        // Nobody who interrupts is to wait until more nodes have started and their logs are shared.
+        if stop.is_cancelled() {
+            break;
+        }
+        let size = SizeArgs::of(count, args.logs);
         let mut nodes = World::start(&size.plan(program)).await?;
         for scenario in &args.scenarios {
-            let before = nodes.settled().await?;
             let ladder = Ladder {
                 urls: nodes.members.iter().map(|node| node.server.url()).collect(),
                 store: nodes.url(),
@@ -610,15 +647,22 @@ async fn ladder(
                 warm_up: args.warm_up,
                 report: args.report.clone(),
             };
-            is_result &= reservation::run(&ladder.into(), stop).await?;
-            if nodes.ownership().await? != before {
-                println!("Logs have moved meanwhile: this ladder is no result.");
-                is_result = false;
-            }
+            let ladder = ReservationArgs::from(ladder);
+            let settle = async || nodes.settled(stop).await;
+            let look = async || nodes.ownership().await;
+            let climb = async || reservation::drive(&ladder, stop).await;
+            let climbed = unmoved(stop, settle, look, climb).await?;
+            let Some((mut report, complete)) = climbed else {
+                break;
+            };
+            results.push(report.finish(&args.report, complete)?);
         }
         nodes.stop().await?;
     }
-    Ok(is_result)
+    match results.as_slice() {
+        [] => fail("interrupted before a ladder was climbed"),
+        results => Ok(results.iter().all(|is_result| *is_result)),
+    }
 }
 
 #[cfg(test)]
@@ -628,6 +672,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use gesta_report::results::Results;
 
     #[derive(Parser)]
     struct Line {
@@ -664,7 +709,8 @@ mod tests {
             let (now, left) = (Cell::new(0), Cell::new(moves));
             let begun = RefCell::new(Vec::new());
             let look = async || -> Result<i32> { Ok(now.get()) };
-            let measured = calm(&look, &look, async |found: &i32| {
+            let stop = CancellationToken::new();
+            let measured = calm(&stop, &look, &look, async |found: &i32| {
                 begun.borrow_mut().push(*found);
                 if left.get() > 0 {
                     left.set(left.get() - 1);
@@ -673,8 +719,59 @@ mod tests {
                 Ok(*found)
             });
             let measured = measured.await.unwrap();
-            assert_eq!(measured, (*begun_at.last().unwrap(), is_calm));
+            assert_eq!(measured, Some((*begun_at.last().unwrap(), is_calm)));
             assert_eq!(*begun.borrow(), begun_at);
+        }
+    }
+
+    /// Goal: who interrupts gets what there is, and nothing is measured any more.
+    #[tokio::test]
+    async fn nothing_is_measured_after_an_interruption() {
+        let (now, stop) = (Cell::new(0), CancellationToken::new());
+        let look = async || -> Result<i32> { Ok(now.get()) };
+        for wanted in [Some((0, false)), None] {
+            let measured = calm(&stop, &look, &look, async |found: &i32| {
+                now.set(now.get() + 1);
+                stop.cancel();
+                Ok(*found)
+            });
+            assert_eq!(measured.await.unwrap(), wanted);
+            assert_eq!(now.get(), 1);
+        }
+        let climbed = unmoved(&stop, &look, &look, async || {
+            Ok((Report::begin("reservation", "Seats", 7), true))
+        });
+        assert!(climbed.await.unwrap().is_none());
+    }
+
+    /// What happened: the line of a ladder was written before anybody looked whether logs had moved meanwhile, and said
+    /// that it was a result.
+    #[tokio::test]
+    async fn a_ladder_in_which_logs_have_moved_says_so_in_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = ReportArgs {
+            results: Results::file(folder.path().join("results.jsonl")),
+        };
+        let stop = CancellationToken::new();
+        for (moves, problem) in [
+            (Ok(0), None),
+            (Ok(1), Some("logs have moved meanwhile")),
+            (
+                Err("away"),
+                Some("nobody knows whether logs have moved: away"),
+            ),
+        ] {
+            let settle = async || -> Result<i32> { Ok(0) };
+            let look = async || -> Result<i32> { moves.or_else(fail) };
+            let climbed = unmoved(&stop, settle, look, async || {
+                Ok((Report::begin("reservation", "Seats", 7), true))
+            });
+            let (mut report, complete) = climbed.await.unwrap().unwrap();
+            assert_eq!(report.finish(&kept, complete).unwrap(), problem.is_none());
+            let lines = std::fs::read_to_string(&kept.results.file).unwrap();
+            let line: Report = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+            assert_eq!(line.valid, problem.is_none());
+            assert_eq!(line.problems, Vec::from_iter(problem));
         }
     }
 }

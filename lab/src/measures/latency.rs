@@ -16,6 +16,7 @@ use gesta_load::machine::store;
 use gesta_load::sizes::Sizes;
 use gesta_load::target::{self, Events, GestaTarget, Load, Phase, Target};
 use gesta_report::cells;
+use gesta_report::endpoint;
 use gesta_report::failure::{Context, Result, fail};
 use gesta_report::histogram::{ends, median};
 use gesta_report::numbers::{list, millis, percent, times};
@@ -136,8 +137,9 @@ pub(crate) async fn run(args: &LatencyArgs, stop: &CancellationToken) -> Result<
         url => url.to_owned(),
     };
     if !url.starts_with("postgres") {
+        let told = endpoint::redacted_url(&url);
         return fail(format!(
-            "{url:?}: distance matters to a database behind a network, postgres://…"
+            "{told:?}: distance matters to a database behind a network, postgres://…"
         ));
     }
     report.store = Some(store::database_facts(&url, Duration::ZERO).await?);

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use gesta_load::machine::store;
 use gesta_load::sizes::Sizes;
 use gesta_load::target::{self, Claims, Events, GestaTarget, Load, Phase, PhaseRun, Target};
+use gesta_report::endpoint;
 use gesta_report::failure::{Context, Result, fail};
 use gesta_report::host::{CpuMeter, CpuUse, Host};
 use gesta_report::page;
@@ -81,8 +82,9 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
         Some(url) => store::resolve(url, &mut server)?,
     };
     if !url.starts_with("sqlite:") && !url.starts_with("postgres") {
+        let told = endpoint::redacted_url(&url);
         return fail(format!(
-            "--store {url:?}: quick needs a database, sqlite:PATH or postgres://…"
+            "--store {told:?}: quick needs a database, sqlite:PATH or postgres://…"
         ));
     }
     let events = Events::new(sizes.clone(), 1, args.seed);

@@ -1,7 +1,7 @@
 //! `scenario`: load on any HTTP service, out of a file that says what users ask and what the answers must be.
 //!
-//! The language of the files and the generator are `gesta-load`'s. Here are the command, the ladder, the processor
-//! times beside the load, and what is told of it.
+//! The language of the files and the generator are `gesta-load`'s. Here are the command, the ladder, what is watched
+//! beside the load (processor times, and a PostgreSQL behind the service), and what is told of it.
 
 mod args;
 mod tell;
@@ -9,11 +9,14 @@ mod tell;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use gesta_load::Target;
 use gesta_load::cinema::alone;
+use gesta_load::counters;
 use gesta_load::engine::{Engine, Limits};
 use gesta_load::figures::{Figures, Outcome};
-use gesta_load::machine::processes::Tree;
+use gesta_load::machine::processes;
 use gesta_load::scenario::Scenario;
 use gesta_load::schedule::{Drive, Stretch, windows};
 use gesta_report::failure::{Failure, Result};
@@ -51,7 +54,8 @@ impl Step {
         Some(Reached {
             offered: rate,
             done: self.figures.per_second(Outcome::Passed),
-            p99_ms: self.figures.overall().p99,
+            p99_ms: self.figures.served().p99,
+            refused: self.figures.over(|_, it| it == Outcome::Refused).count,
             wrong: self.wrong,
         })
     }
@@ -68,17 +72,23 @@ pub(crate) async fn run(args: &ScenarioArgs, stop: &CancellationToken) -> Result
     let mut report = Report::begin("scenario", scenario.name(), args.seed);
     let target = Target::resolve(url, &args.target_options()?).await;
     let target = target.map_err(Failure)?;
-    let trees = args.trees(target.address())?;
+    let watched = watched(args, &target, &mut report).await?;
     let limits = args.limits()?;
     let connections = limits.connections;
     report.workload = json!(args);
     report.setting = args.load_told();
     let calls = scenario.calls();
-    let (own_args, own_stop) = (args.clone(), stop.clone());
-    let load = move || measure(own_args, scenario, target, limits, trees, own_stop);
+    let (own_args, own_watched, own_stop) = (args.clone(), watched.clone(), stop.clone());
+    let load = move || measure(own_args, scenario, target, limits, own_watched, own_stop);
     let steps = alone(load).await?;
     tell::tell(&mut report, args, &calls, &steps);
     report.fact("most connections", Unit::Count, connections, "at once");
+    if let Some(told) = processes::told(&watched.trees) {
+        report.text(told);
+    }
+    if let Some(database) = &watched.database {
+        tell::tell_of_database(&mut report, &steps, database);
+    }
     let complete = steps.iter().all(|step| step.figures.complete) && !steps.is_empty();
     let is_result = report.finish(&args.report, complete)?;
     if let Some(page) = &args.page {
@@ -88,13 +98,33 @@ pub(crate) async fn run(args: &ScenarioArgs, stop: &CancellationToken) -> Result
     Ok(is_result)
 }
 
+/// What is watched beside the load. A database that cannot be asked is no obstacle: its processor time may be known all
+/// the same.
+async fn watched(args: &ScenarioArgs, target: &Target, report: &mut Report) -> Result<Watched> {
+    let trees = args.trees(target.address())?;
+    let database = match &args.database {
+        Some(url) => counters::watch(url).await,
+        None => Ok(None),
+    };
+    let database = database.unwrap_or_else(|why| {
+        let told = format!("The database could not be asked what it did: {why}.");
+        eprintln!("{told}");
+        report.caution(told);
+        None
+    });
+    Ok(Watched {
+        trees,
+        database: database.map(Arc::new),
+    })
+}
+
 /// Everything that happens between the first request and the last.
 async fn measure(
     args: ScenarioArgs,
     scenario: Scenario,
     target: Target,
     limits: Limits,
-    trees: Vec<Tree>,
+    watched: Watched,
     stop: CancellationToken,
 ) -> Result<Vec<Step>> {
     let drives = args.drives(scenario.think_time());
@@ -110,11 +140,8 @@ async fn measure(
         };
         for window in windows(&[()], Instant::now() + HEAD_START, |()| stretch) {
             let measured = vec![(window.from, window.end)];
-            let watched = Watched {
-                trees: trees.clone(),
-                database: None,
-            };
-            let sampler = tokio::task::spawn_local(sample(measured, watched, stop.clone()));
+            let sampled = sample(measured, watched.clone(), stop.clone());
+            let sampler = tokio::task::spawn_local(sampled);
             let figures = engine.run(&window, stretch, &stop).await;
             let cpu = sampler.await.unwrap_or_default().pop();
             let mut step = Step {
@@ -128,7 +155,7 @@ async fn measure(
             if args.steps.is_some() && step.figures.complete {
                 let reached = step.reached();
                 step.stopped = reached.and_then(|reached| reached.breaks(args.stop_p99));
-                let p99 = Unit::Millis.told(step.figures.overall().p99);
+                let p99 = Unit::Millis.told(step.figures.served().p99);
                 eprintln!("  p99 {p99}; {}", step.stopped.as_deref().unwrap_or("held"));
             }
             steps.push(step);

@@ -6,6 +6,7 @@
 //! best mood to itself, and their differences are the noise that is reported.
 //! Several processes make the load together, in step (`meeting`): each has the same number of connections, and events
 //! of its own, which it reads back itself. The first of them makes the tables, watches the database and reports.
+//! Their rates are added, so a phase that they did not begin together is no schema's best.
 //! Not here: what the figures say (`ranking`).
 
 mod meeting;
@@ -27,10 +28,11 @@ use gesta_load::target::{
 };
 use gesta_report::endpoint::Endpoint;
 use gesta_report::failure::{Context, Result, fail};
+use gesta_report::histogram::ends;
 use gesta_report::read_back::ReadBack;
 use gesta_report::units;
 use gesta_report::{Report, ReportArgs};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -53,6 +55,8 @@ const WARM_UP: Duration = Duration::from_millis(500);
 const CONTROL: Duration = Duration::from_secs(1);
 /// Connections beside those of the workers, of each process: for preparing, reading back, Gesta's own.
 const OTHERS: u32 = 12;
+/// Load processes whose windows differ by more than this share of a phase have not made its load together.
+const APART_MAX: f64 = 0.1;
 /// How long a process waits for the others, beside a phase: they read back, and one makes and removes tables.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -120,14 +124,19 @@ pub(crate) async fn run(args: &SchemasArgs, stop: &CancellationToken) -> Result<
         sizes: Sizes::named(&args.sizes)?,
         targets: targets(args, &url).await?,
         url: &url,
-        meeting: args.meet(&url).await?,
         watch: Watch::start(&url).await?,
+        // Last: what fails from here on must remove its tables.
+        meeting: args.meet(&url).await?,
         entries: BTreeMap::new(),
         controls: Vec::new(),
         complete: true,
     };
-    contest.run(stop).await?;
+    let done = contest.run(stop).await;
     let meeting = std::mem::replace(&mut contest.meeting, Meeting::Alone);
+    if let Err(why) = done {
+        meeting.abandon().await;
+        return Err(why);
+    }
     let leads = meeting.leads();
     meeting.leave(stop).await?;
     if !leads {
@@ -166,11 +175,15 @@ impl SchemasArgs {
         let random = || format!("run_{:016x}", uuid::Uuid::new_v4().as_u64_pair().0);
         let name = given.cloned().unwrap_or_else(random);
         let mut meeting = Meeting::join(url, &name, self.processes, patience).await?;
-        if given.is_none() {
-            meeting.keep(Others::start(
-                self.processes - 1,
-                &self.for_others(url, &name),
-            )?);
+        if given.is_some() {
+            return Ok(meeting);
+        }
+        match Others::start(self.processes - 1, &self.for_others(url, &name)) {
+            Ok(others) => meeting.keep(others),
+            Err(why) => {
+                meeting.abandon().await;
+                return Err(why);
+            }
         }
         Ok(meeting)
     }
@@ -268,27 +281,45 @@ fn stopped(phase: &Phase, gave_up: u32) -> Option<String> {
     }
 }
 
+/// What a process tells the others of a phase.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Post {
+    run: PhaseRun,
+    /// How long after the common moment it began.
+    late_ms: f64,
+}
+
+/// Why the rates of a phase cannot be added, if they cannot: they are not of the same stretch of time.
+fn apart(posts: &[Post], seconds: f64) -> Option<String> {
+    let late: Vec<f64> = posts.iter().map(|post| post.late_ms).collect();
+    let (least, most) = ends(&late);
+    let apart = most - least;
+    let is_much = posts.len() > 1 && apart > seconds * 1_000.0 * APART_MAX;
+    is_much.then(|| format!("the load processes began {apart:.0} ms apart"))
+}
+
 /// What the processes did together in a phase. `connections`: those of each.
-fn together(runs: &[PhaseRun], connections: u32, is_embedded: bool) -> (Phase, Vec<Phase>, u32) {
-    let each: Vec<Phase> = runs
+fn together(posts: &[Post], connections: u32, is_embedded: bool) -> (Phase, Vec<Phase>, u32) {
+    let each: Vec<Phase> = posts
         .iter()
-        .map(|run| run.figures(connections, is_embedded))
+        .map(|post| post.run.figures(connections, is_embedded))
         .collect();
-    let (first, others) = runs.split_first().expect("this process is one of them");
-    let mut all = first.clone();
-    for other in others {
+    let (first, others) = posts.split_first().expect("this process is one of them");
+    let mut all = first.run.clone();
+    for other in others.iter().map(|post| &post.run) {
         all.lag.merge(&other.lag);
         all.complete &= other.complete;
         all.add(other.clone());
     }
-    let count = u32::try_from(runs.len()).unwrap_or(1);
+    let count = u32::try_from(posts.len()).unwrap_or(1);
     let mut phase = all.figures(connections * count, is_embedded);
     // Windows of processes may differ in their length.
     let sum = |rate: fn(&Phase) -> f64| each.iter().map(rate).sum();
     phase.events_per_second = sum(|one| one.events_per_second);
     phase.appends_per_second = sum(|one| one.appends_per_second);
     // Each process is the limit or not by its own measure.
-    phase.generator_limit = each.iter().find_map(|one| one.generator_limit.clone());
+    let limit = each.iter().find_map(|one| one.generator_limit.clone());
+    phase.generator_limit = limit.or_else(|| apart(posts, phase.seconds));
     (phase, each, all.gave_up)
 }
 
@@ -391,15 +422,19 @@ impl Contest<'_> {
             let targets = std::slice::from_ref(target);
             let (runs, claimed) = target::run_all(targets, &events, &load, beside, stop).await?;
             claims.add(claimed);
+            let post = Post {
+                run: runs.into_iter().next().unwrap_or_default(),
+                late_ms: self.meeting.late_ms(),
+            };
             let posts = self
                 .meeting
-                .gather(serde_json::to_string(&runs[0])?, stop)
+                .gather(serde_json::to_string(&post)?, stop)
                 .await?;
-            let runs: Result<Vec<PhaseRun>> = posts
+            let posts: Result<Vec<Post>> = posts
                 .iter()
                 .map(|post| Ok(serde_json::from_str(post)?))
                 .collect();
-            let (phase, each, gave_up) = together(&runs?, workers, target.is_embedded());
+            let (phase, each, gave_up) = together(&posts?, workers, target.is_embedded());
             if leads {
                 eprintln!("  {} connections: {}", phase.connections, phase.told());
             }

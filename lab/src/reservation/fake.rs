@@ -12,10 +12,11 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::{Notify, Semaphore};
 
 /// What goes wrong, counted in requests.
 #[derive(Debug, Clone, Default)]
@@ -33,7 +34,11 @@ pub(super) struct Faults {
     /// Does what is asked and closes the connection without an answer, each so many requests.
     pub silent_every: Option<u64>,
     /// Refuses each so many requests as overloaded.
-    pub refuse_every: Option<u64>,
+    pub(crate) refuse_every: Option<u64>,
+    /// Fails at each so many requests, and does nothing.
+    pub(crate) fail_every: Option<u64>,
+    /// Answers a reservation only once there is a permit.
+    pub(crate) hold: Option<Arc<Semaphore>>,
 }
 
 type Shows = Arc<Mutex<HashMap<String, Vec<bool>>>>;
@@ -42,6 +47,8 @@ type Shows = Arc<Mutex<HashMap<String, Vec<bool>>>>;
 pub(super) struct Fake {
     address: SocketAddr,
     shows: Shows,
+    /// Told when a reservation waits for a permit.
+    pub(crate) held: Arc<Notify>,
 }
 
 impl Fake {
@@ -58,8 +65,10 @@ impl Fake {
     async fn on(shows: Shows, faults: Faults) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let held = Arc::new(Notify::new());
         let serving = Arc::new(Serving {
             shows: Arc::clone(&shows),
+            held: Arc::clone(&held),
             faults,
             requests: AtomicU64::new(0),
             reservations: AtomicU64::new(0),
@@ -77,7 +86,11 @@ impl Fake {
                 tokio::spawn(connection.serve_connection(TokioIo::new(socket), service));
             }
         });
-        Self { address, shows }
+        Self {
+            address,
+            shows,
+            held,
+        }
     }
 
     pub(super) fn url(&self) -> String {
@@ -87,6 +100,7 @@ impl Fake {
 
 struct Serving {
     shows: Shows,
+    held: Arc<Notify>,
     faults: Faults,
     requests: AtomicU64,
     reservations: AtomicU64,
@@ -106,9 +120,19 @@ impl Serving {
             // The one thread of the test serves all connections.
             std::thread::sleep(time);
         }
-        let (status, text) = match is_due(self.faults.refuse_every) {
-            true => (503, "OVERLOADED".to_owned()),
-            false => self.handle(head.method.as_str(), head.uri.path(), &body),
+        if let Some(hold) = self
+            .faults
+            .hold
+            .as_ref()
+            .filter(|_| head.method == Method::PATCH)
+        {
+            self.held.notify_one();
+            let _ = hold.acquire().await?;
+        }
+        let (status, text) = match () {
+            () if is_due(self.faults.refuse_every) => (503, "OVERLOADED".to_owned()),
+            () if is_due(self.faults.fail_every) => (500, "BROKEN".to_owned()),
+            () => self.handle(head.method.as_str(), head.uri.path(), &body),
         };
         if is_due(self.faults.silent_every) {
             return Err("silent".into());

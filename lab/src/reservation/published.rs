@@ -4,6 +4,8 @@ use gesta_load::cinema::generator::Drive;
 use gesta_report::cells;
 use gesta_report::{Cell, Chart, Report, Scale, Table, Unit, Whose};
 
+use crate::workload::ladder::KEPT_UP_TOLD;
+
 use super::step::Step;
 
 /// The table of both.
@@ -53,22 +55,24 @@ pub(super) fn tell(report: &mut Report, steps: &[Step], cores: usize) {
         ("p99", Unit::Millis),
         ("application, of its processors", Unit::Share),
         ("database, of its processors", Unit::Share),
-        ("carried out in full", Unit::Words),
+        (KEPT_UP_TOLD, Unit::Words),
         ("fell short", Unit::Words),
     ];
     let mut table = Table::new(TITLE, columns);
     for step in steps {
         let Some(rate) = offered(step) else { continue };
-        let short = step.stopped.as_ref();
+        let has_kept_up = step.reached().is_some_and(|reached| reached.has_kept_up());
+        // An interrupted step was not carried out to its end, however well it went until then.
+        let is_done = step.result.complete && has_kept_up;
         let of = |name| step.cores(name).map(|busy| busy / cores.max(1) as f64);
         let cells = cells![
             "here",
             rate,
-            step.result.overall().p99,
+            step.result.served().p99,
             of("application"),
             of("database"),
-            if short.is_some() { "no" } else { "yes" },
-            short,
+            if is_done { "yes" } else { "no" },
+            step.stopped.as_ref(),
         ];
         table.row_of(Whose::Ours, cells);
     }

@@ -78,10 +78,26 @@ impl Step {
         Some(Reached {
             offered: rate,
             done: self.result.decided_per_second(),
-            p99_ms: self.result.overall().p99,
-            // Whether an answer can be true is found at the end.
-            wrong: 0,
+            p99_ms: self.result.served().p99,
+            refused: self.count(Outcome::Refused),
+            // Whether the other answers can be true is found at the end.
+            wrong: self.count(Outcome::Failed),
         })
+    }
+
+    /// Requests of the measured part that ended so.
+    pub(crate) fn count(&self, outcome: Outcome) -> u64 {
+        self.result.over(|_, found| found == outcome).count
+    }
+
+    /// Tells why the figures are no result, if they are none.
+    pub(crate) fn object(&self, report: &mut Report) {
+        if self.result.is_mostly_refused() {
+            let (name, refused) = (&self.name, self.count(Outcome::Refused));
+            report.problem(format!(
+                "{name}: most requests were refused as overloaded, {refused} in all"
+            ));
+        }
     }
 
     /// Processor time of the processes of this name, in cores; none if they are not on this machine.
@@ -125,9 +141,8 @@ pub(crate) fn latency_cells(p: &Percentiles) -> Vec<Cell> {
 /// Tells of the steps: a row for each, and for each kind of call.
 pub(crate) fn tell(report: &mut Report, steps: &[Step]) {
     steps.iter().for_each(|step| step.tell_of_trouble(report));
-    let count = |step: &Step, outcome| step.result.over(|_, o| o == outcome).count;
     let wait = |step: &Step| step.result.connection_wait.percentiles().p99;
-    let overall = |step: &Step| latency_cells(&step.result.overall());
+    let served = |step: &Step| latency_cells(&step.result.served());
     let table = Table::of(STEPS, steps)
         .column("step", Unit::Words, |step| &step.name)
         .column("answers/s", Unit::Count, |step| {
@@ -136,12 +151,12 @@ pub(crate) fn tell(report: &mut Report, steps: &[Step]) {
         .column("accepted/s", Unit::Count, |step| {
             step.result.accepted_per_second()
         })
-        .columns(&LATENCY, overall)
-        .column("refused", Unit::Count, |step| count(step, Outcome::Refused))
+        .columns(&LATENCY, served)
+        .column("refused", Unit::Count, |step| step.count(Outcome::Refused))
         .column("rejected", Unit::Count, |step| {
-            count(step, Outcome::Rejected)
+            step.count(Outcome::Rejected)
         })
-        .column("failed", Unit::Count, |step| count(step, Outcome::Failed))
+        .column("failed", Unit::Count, |step| step.count(Outcome::Failed))
         .column("unsent", Unit::Count, |step| {
             step.result.unsent.percentiles().count
         })

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use gesta_core::{AllFrom, EventData, EventStore, EventStoreExt as _, EventType, ExpectedRevision};
+use gesta_load::cinema::ledger::Ledger;
+use gesta_load::cinema::model::{Answer, Call, Fact, Op, Outcome};
+use gesta_load::cinema::stored;
+use gesta_load::cinema::verdict::{Wrong, Wrongs};
 use gesta_memory::MemoryStore;
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use super::fake::{Fake, Faults};
 use super::*;
-use gesta_load::cinema::ledger::Ledger;
-use gesta_load::cinema::model::{Answer, Call, Fact, Op, Outcome};
-use gesta_load::cinema::stored;
-use gesta_load::cinema::verdict::{Wrong, Wrongs};
 
 /// No test waits longer for what it has planted.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -194,7 +194,7 @@ async fn a_stall_is_counted_from_the_intended_start() {
         .await;
         let run = measured(&[&fake], load).await;
         let result = &run.steps[0].result;
-        let latency = result.overall();
+        let latency = result.served();
         assert_eq!(latency.count, 500, "every intended request is counted");
         assert!(result.slots.iter().map(|slot| slot.intended).sum::<u64>() == 500);
         assert!(run.verdict.wrongs.is_empty(), "{:?}", run.verdict);
@@ -389,9 +389,15 @@ async fn a_ladder_ends_where_its_bar_breaks() {
         refuse_every: Some(3),
         ..Faults::default()
     };
+    // What happened: as long as 97 % were answered, what failed did not count.
+    let failing = Faults {
+        fail_every: Some(10),
+        ..Faults::default()
+    };
     for (faults, bar, why) in [
         (Faults::default(), "1us", "is above"),
         (refusing, "1h", "were carried out"),
+        (failing, "1h", "requests that failed: "),
     ] {
         let fake = Fake::start(faults).await;
         let more = format!("--steps 200:200:2000 --stop-p99 {bar}");
@@ -404,6 +410,118 @@ async fn a_ladder_ends_where_its_bar_breaks() {
                 .finding
                 .starts_with("The first step, 200 requests/s,"),
             "{report}"
+        );
+        let is_told = |problem: &String| problem.ends_with("failed or were not answered");
+        let is_failing = why.starts_with("requests that failed");
+        assert_eq!(report.problems.iter().any(is_told), is_failing, "{report}");
+    }
+}
+
+/// Goal: a server that refuses most makes no result, however soon it does so.
+#[tokio::test]
+async fn a_server_that_refuses_most_makes_no_result() {
+    let fake = Fake::start(Faults {
+        refuse_every: Some(1),
+        ..Faults::default()
+    })
+    .await;
+    // Nothing is created before the clock starts.
+    let run = measured_until(&[&fake], "--closed 4", |run| {
+        count(run, Outcome::Refused) > 0
+    })
+    .await;
+    let result = &run.steps[0].result;
+    assert_eq!(result.served().count, 0);
+    // Of 300 ms each user has slept at least 50 after each refusal.
+    assert!(count(&run, Outcome::Refused) <= 4 * 7);
+    let mut report = Report::begin("reservation", "", 0);
+    tell(&mut report, &args(&[&fake], "--closed 4"), &run);
+    let problem = "most requests were refused as overloaded";
+    assert!(
+        report.problems.iter().any(|it| it.contains(problem)),
+        "{report}"
+    );
+}
+
+/// What happened: a step that was interrupted, and one of a load without a ladder that fell short, were told to have
+/// been carried out in full.
+#[tokio::test]
+async fn a_step_that_fell_short_is_not_told_as_carried_out() {
+    let fake = Fake::start(Faults::default()).await;
+    let mut run = measured(&[&fake], "--open 100").await;
+    for (complete, accepted, wanted) in [(true, 100, "yes"), (false, 100, "no"), (true, 90, "no")] {
+        let result = &mut run.steps[0].result;
+        (result.complete, result.seconds) = (complete, 1.0);
+        result.answered = [accepted, 0, 0, 0];
+        let mut report = Report::begin("reservation", "", 0);
+        tell(&mut report, &args(&[&fake], "--open 100"), &run);
+        let mut tables = report.tables();
+        let table = tables.find(|table| table.title.starts_with("p99 at each rate"));
+        let table = table.unwrap();
+        let at = table.column(ladder::KEPT_UP_TOLD).unwrap();
+        assert_eq!(
+            table.rows[0].cells[at],
+            wanted.into(),
+            "{complete} {accepted}"
+        );
+    }
+}
+
+/// What happened: the store of the application was open during the load, one more process that every append told.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_is_not_open_while_the_load_runs() {
+    let Some(server) = gesta_rig::shared() else {
+        return;
+    };
+    let url = server.create_database(&gesta_rig::fresh_schema()).unwrap();
+    let opened = store::open_url(&url, Duration::ZERO, 1).await.unwrap();
+    opened.store.shutdown().await.unwrap();
+    let hold = Arc::new(tokio::sync::Semaphore::new(0));
+    let fake = Fake::start(Faults {
+        hold: Some(Arc::clone(&hold)),
+        ..Faults::default()
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().join("results.jsonl");
+    let more = format!("--closed 1 --store {url} --results {}", results.display());
+    let args = args(&[&fake], &more);
+    let stop = CancellationToken::new();
+    let looked = async {
+        fake.held.notified().await;
+        let client = gesta_load::machine::postgres::connect(&url).await.unwrap();
+        let begun = Instant::now();
+        loop {
+            // That of the counters alone, beside our own. What was closed a moment ago may be there still.
+            let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+                       AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
+            let others: i64 = client.query_one(sql, &[]).await.unwrap().get(0);
+            if others <= 1 || begun.elapsed() > PATIENCE {
+                hold.add_permits(1_000_000);
+                return others;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let (done, others) = tokio::join!(drive(&args, &stop), looked);
+    let (report, _) = done.unwrap();
+    assert_eq!(others, 1);
+    // Nothing of what was acknowledged is there, which is found all the same.
+    assert!(
+        report.problems.iter().any(|it| it.contains("not stored")),
+        "{report}"
+    );
+}
+
+#[test]
+fn a_url_of_a_server_holds_no_secret() {
+    for url in ["http://u:secret@127.0.0.1:1", "http://127.0.0.1:1/?secret"] {
+        let line = format!("lab --url {url}");
+        let args = Cli::parse_from(line.split(' ')).args;
+        let why = args.targets().unwrap_err().to_string();
+        assert!(
+            why.contains("is not a URL like") && !why.contains("secret"),
+            "{why}"
         );
     }
 }

@@ -9,6 +9,8 @@ use gesta_report::numbers::{count, millis};
 
 /// A step of which less than this share was carried out has not kept up.
 const KEPT_UP: f64 = 0.97;
+/// The same, as the head of a column.
+pub(crate) const KEPT_UP_TOLD: &str = "at least 97 % carried out";
 /// Most steps.
 const STEPS_MAX: f64 = 1_000.0;
 
@@ -64,18 +66,30 @@ pub(crate) struct Reached {
     pub(crate) offered: f64,
     /// Requests a second that were carried out: what was refused as overloaded, failed or was never sent is not.
     pub(crate) done: f64,
-    /// Of all requests, those that were never sent too.
+    /// Of the requests that were carried out, and of those that were never sent.
     pub(crate) p99_ms: f64,
+    /// Requests that were refused as overloaded.
+    pub(crate) refused: u64,
     /// Requests that were not answered, or not as they must be, if that is more than may be.
     pub(crate) wrong: u64,
 }
 
 impl Reached {
+    /// True if nearly all that was offered was carried out.
+    pub(crate) fn has_kept_up(&self) -> bool {
+        self.done > 0.0 && self.done >= self.offered * KEPT_UP
+    }
+
     /// Why a ladder ends with this step, if it does.
     pub(crate) fn breaks(&self, bar: Duration) -> Option<String> {
         let bar_ms = bar.as_secs_f64() * 1_000.0;
         if self.done <= 0.0 {
-            return Some("nothing was answered".into());
+            let [refused, wrong] = [self.refused, self.wrong].map(|n| count(n as f64));
+            return Some(match (self.refused, self.wrong) {
+                (0, 0) => "nothing was answered".into(),
+                (0, _) => format!("no request was carried out; requests that failed: {wrong}"),
+                _ => format!("no request was carried out; refused as overloaded: {refused}"),
+            });
         }
         if self.wrong > 0 {
             let wrong = count(self.wrong as f64);
@@ -88,8 +102,7 @@ impl Reached {
                 millis(bar_ms)
             ));
         }
-        let fell_short = self.done < self.offered * KEPT_UP;
-        fell_short.then(|| {
+        (!self.has_kept_up()).then(|| {
             let (done, offered) = (count(self.done.round()), count(self.offered));
             format!("only {done} of {offered} requests/s were carried out")
         })
@@ -131,6 +144,7 @@ mod tests {
             offered,
             done,
             p99_ms,
+            refused: 0,
             wrong: 0,
         }
     }
@@ -169,11 +183,33 @@ mod tests {
             "only 484 of 500 requests/s were carried out"
         );
         assert_eq!(why(reached(500.0, 0.0, 0.0)), "nothing was answered");
+        // What happened: it said so, too, where everything was answered by a refusal.
+        let nothing = |refused, wrong| Reached {
+            refused,
+            wrong,
+            ..reached(500.0, 0.0, 0.0)
+        };
+        for (refused, wrong, told) in [
+            (1_200, 7, "refused as overloaded: 1,200"),
+            (0, 7, "requests that failed: 7"),
+        ] {
+            let told = format!("no request was carried out; {told}");
+            assert_eq!(why(nothing(refused, wrong)), told);
+        }
         let wrong = Reached {
             wrong: 1_200,
             ..reached(500.0, 500.0, 5.0)
         };
         assert_eq!(why(wrong), "requests that failed: 1,200");
+    }
+
+    #[test]
+    fn the_share_that_counts_is_the_one_that_is_told() {
+        let percent = gesta_report::numbers::percent(KEPT_UP).replace('\u{a0}', " ");
+        assert!(KEPT_UP_TOLD.contains(&percent), "{percent}");
+        assert!(reached(500.0, 485.0, 5.0).has_kept_up());
+        assert!(!reached(500.0, 484.0, 5.0).has_kept_up());
+        assert!(!reached(0.0, 0.0, 0.0).has_kept_up());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::path::PathBuf;
 
 use gesta_kit::history::RunHistory;
@@ -13,6 +13,9 @@ use gesta_kit::operations::{self, Action, Operation, Verdict};
 use gesta_report::failure::{Context, Result, fail};
 
 use gesta_load::cinema;
+
+/// A history is judged in memory, which has a bound.
+const HISTORY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Histories to judge.
 #[derive(Debug, Clone, clap::Args)]
@@ -36,7 +39,13 @@ pub(crate) fn run(args: &JudgeArgs) -> Result<bool> {
     for file in &args.files {
         let name = file.display();
         let opened = File::open(file).context(format!("the history {name}"))?;
-        let read = operations::read(BufReader::new(opened));
+        let mut bounded = opened.take(HISTORY_BYTES_MAX);
+        let read = operations::read(BufReader::new(&mut bounded));
+        if bounded.limit() == 0 {
+            return fail(format!(
+                "the history {name}: {HISTORY_BYTES_MAX} bytes or more"
+            ));
+        }
         let mut by_key: BTreeMap<String, Vec<Operation>> = BTreeMap::new();
         for operation in read.context(format!("the history {name}"))? {
             count += 1;

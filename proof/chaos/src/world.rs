@@ -27,6 +27,7 @@ use gesta_report::failure::{Context, Result, fail};
 use gesta_rig::{FaultProxy, Replication, free_address};
 use serde::Serialize;
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use self::clocks::{Clock, ClockReadings};
 
@@ -477,19 +478,20 @@ impl World {
     }
 
     /// Waits until no node owns more than its share of the logs and no log moves, and gives who owns each. Logs begin
-    /// to move for the sake of balance 20 s after the last change, and then one in a second.
-    pub async fn settled(&self) -> Result<Ownership> {
+    /// to move for the sake of balance 20 s after the last change, and then one in a second. Once it is interrupted it
+    /// gives who owns each then.
+    pub async fn settled(&self, stop: &CancellationToken) -> Result<Ownership> {
         let (deadline, nodes) = (Instant::now() + SETTLED_WITHIN, self.members.len());
         loop {
             let found = self.ownership().await?;
-            if found.is_settled(nodes) {
+            if found.is_settled(nodes) || stop.is_cancelled() {
                 return Ok(found);
             }
             if Instant::now() > deadline {
                 let counts = found.counts(nodes);
                 return fail(format!("the logs do not settle: each node has {counts:?}"));
             }
-            tokio::time::sleep(LOOK).await;
+            stop.run_until_cancelled(tokio::time::sleep(LOOK)).await;
         }
     }
 

@@ -62,17 +62,8 @@ impl Wrong {
     }
 }
 
-/// Longest part of an answer that is shown.
-const SHOWN_MAX: usize = 200;
-
-/// The beginning of a text.
-pub(crate) fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(SHOWN_MAX).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
-    }
-    shown
-}
+/// What is shown of a text that an answer has: its beginning, without secrets.
+pub(crate) type Shown<'a> = dyn Fn(&str) -> String + 'a;
 
 impl Checks {
     /// Refusals for lack of capacity are told apart from wrong answers, unless they are what is wanted.
@@ -86,12 +77,13 @@ impl Checks {
             .any(|Statuses(first, last)| (*first..=*last).contains(&status))
     }
 
-    /// Checks an answer, and returns what is captured from it.
+    /// Checks an answer, and returns what is captured from it. `shown` is called for answers that are wrong alone.
     pub(crate) fn judge(
         &self,
         captures: &[Capture],
         answer: &Answer,
         values: &dyn Values,
+        shown: &Shown<'_>,
     ) -> Result<Vec<(usize, Value)>, Wrong> {
         let text = || String::from_utf8_lossy(&answer.body);
         let seen = || shown(&text());
@@ -100,9 +92,9 @@ impl Checks {
         }
         for (name, part) in &self.headers {
             let part = part.render(values, Place::Text);
-            let found = header(answer, name);
-            if !found.as_deref().is_some_and(|found| found.contains(&*part)) {
-                let example = format!("{:?} does not contain {part:?}", found.unwrap_or_default());
+            let found: Vec<String> = headers(answer, name).collect();
+            if !found.iter().any(|found| found.contains(&*part)) {
+                let example = format!("{:?} does not contain {part:?}", found.join(", "));
                 return Err(Wrong::new(
                     format!("header {name} is not as it must be"),
                     shown(&example),
@@ -128,12 +120,12 @@ impl Checks {
             false => Value::Null,
         };
         for (path, wanted) in &self.json {
-            equals(path, wanted, &document, values)?;
+            equals(path, wanted, &document, values, shown)?;
         }
         let taken = captures.iter().map(|capture| {
             let found = match &capture.origin {
                 Origin::Json(path) => path.find(&document).cloned(),
-                Origin::Header(name) => header(answer, name).map(Value::String),
+                Origin::Header(name) => headers(answer, name).next().map(Value::String),
             };
             let missing = || {
                 Wrong::new(
@@ -155,7 +147,13 @@ impl Checks {
 }
 
 /// Values of variables are compared as texts, since a file or a header has nothing else; others by kind and value.
-fn equals(path: &Path, wanted: &Json, document: &Value, values: &dyn Values) -> Result<(), Wrong> {
+fn equals(
+    path: &Path,
+    wanted: &Json,
+    document: &Value,
+    values: &dyn Values,
+    shown: &Shown<'_>,
+) -> Result<(), Wrong> {
     let name = path.text();
     let Some(found) = path.find(document) else {
         return Err(Wrong::new(
@@ -180,9 +178,10 @@ fn equals(path: &Path, wanted: &Json, document: &Value, values: &dyn Values) -> 
     ))
 }
 
-fn header(answer: &Answer, name: &HeaderName) -> Option<String> {
-    let value = answer.headers.get(name)?;
-    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+/// All values of a header, which may come several times.
+fn headers(answer: &Answer, name: &HeaderName) -> impl Iterator<Item = String> {
+    let values = answer.headers.get_all(name).iter();
+    values.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
 #[cfg(test)]
@@ -202,6 +201,7 @@ mod tests {
     fn answer(status: u16, body: &str) -> Answer {
         let mut headers = HeaderMap::new();
         headers.insert("location", "/carts/7".parse().unwrap());
+        headers.append("location", "/second".parse().unwrap());
         let body = body.to_owned().into();
         Answer {
             status,
@@ -221,6 +221,10 @@ mod tests {
 
     fn path(text: &str) -> Path {
         Path::parse(text).unwrap()
+    }
+
+    fn whole_text(text: &str) -> String {
+        text.to_owned()
     }
 
     /// Goal: each kind of check takes what it must and names what it does not.
@@ -282,17 +286,25 @@ mod tests {
             ),
             (
                 Checks {
+                    headers: vec![(location.clone(), template("second"))],
+                    ..ok()
+                },
+                "",
+            ),
+            (
+                Checks {
                     headers: vec![(location.clone(), template("x"))],
                     ..ok()
                 },
                 "header location is not as it must be",
             ),
         ] {
-            let found = checks.judge(&[], &answer(200, body), &Seven);
+            let found = checks.judge(&[], &answer(200, body), &Seven, &whole_text);
             let found = found.err().map_or(String::new(), |wrong| wrong.cause);
             assert_eq!(found, cause, "{checks:?}");
         }
-        let wrong = json("id", constant(json!("7"))).judge(&[], &answer(200, "<html>"), &Seven);
+        let wrong = json("id", constant(json!("7")));
+        let wrong = wrong.judge(&[], &answer(200, "<html>"), &Seven, &whole_text);
         assert_eq!(
             wrong.unwrap_err(),
             Wrong::new("the body is not JSON", "<html>")
@@ -312,9 +324,11 @@ mod tests {
             &[id.clone(), where_],
             &answer(201, r#"{"list": [1, 2]}"#),
             &Seven,
+            &whole_text,
         );
         assert_eq!(found.unwrap(), [(4, json!(2)), (4, json!("/carts/7"))]);
-        let wrong = ok().judge(&[id], &answer(201, "{}"), &Seven).unwrap_err();
+        let wrong = ok().judge(&[id], &answer(201, "{}"), &Seven, &whole_text);
+        let wrong = wrong.unwrap_err();
         assert_eq!(wrong.cause, "there is no \"id\" in the answer");
     }
 

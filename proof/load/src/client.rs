@@ -19,6 +19,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
+use gesta_report::secrets;
+
 /// How a server is reached, beside its URL.
 #[derive(Debug, Clone, Default)]
 pub struct TargetOptions {
@@ -51,10 +53,12 @@ impl Target {
     /// Reads `http://host:port/path` or `https://…`, and looks up the addresses of the host.
     ///
     /// # Errors
-    /// A sentence that names the URL and what is wrong with it.
+    /// A sentence that names the URL, without what may be a password, and what is wrong with it.
     pub async fn resolve(url: &str, options: &TargetOptions) -> Result<Self, String> {
+        // It may hold a password all the same.
+        let told = secrets::redacted_url(url);
         let wrong =
-            |why: &str| format!("{url:?} is not a URL such as http://127.0.0.1:8080: {why}");
+            |why: &str| format!("{told:?} is not a URL such as http://127.0.0.1:8080: {why}");
         let (scheme, rest) = url
             .split_once("://")
             .ok_or_else(|| wrong("it has no ://"))?;

@@ -315,17 +315,34 @@ fn more(now: i64, then: i64) -> u64 {
     u64::try_from(now.saturating_sub(then)).unwrap_or(0)
 }
 
-/// A statement on one line without comments, cut at its end.
+/// A statement on one line without comments and without the values in it, which may be a password: the extension leaves
+/// them in statements such as `CREATE ROLE`. Cut at its end.
 fn shortened(text: &str) -> String {
     let lines = text
         .lines()
         .map(|line| line.split("--").next().unwrap_or_default());
     let lines = lines.collect::<Vec<_>>().join(" ");
     let text = lines.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = without_values(&text);
     match text.char_indices().nth(LETTERS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
+}
+
+/// A statement with `'…'` for each text in it, and cut where a text between dollars begins.
+fn without_values(text: &str) -> String {
+    let is_digit = |after: &str| after.starts_with(|c: char| c.is_ascii_digit());
+    let mut dollars = text.match_indices('$');
+    let dollar = dollars.find(|(at, _)| !is_digit(&text[at + 1..]));
+    let (text, rest) = match dollar {
+        Some((at, _)) => (&text[..at], "$…"),
+        None => (text, ""),
+    };
+    // Every second piece is within quotes; a doubled quote is two of them.
+    let pieces = text.split('\'').enumerate();
+    let shown = pieces.map(|(at, piece)| if at % 2 == 0 { piece } else { "'…'" });
+    shown.collect::<String>() + rest
 }
 
 /// A measured stretch: its name, how many things were done a second, and what the database did.
@@ -538,6 +555,17 @@ mod tests {
             shortened("-- Says\nSELECT a, -- b\n   c\nFROM t"),
             "SELECT a, c FROM t"
         );
+        for (text, wanted) in [
+            (
+                "CREATE ROLE a PASSWORD 'sec''ret' LOGIN",
+                "CREATE ROLE a PASSWORD '…''…' LOGIN",
+            ),
+            ("ALTER ROLE a PASSWORD 'secret", "ALTER ROLE a PASSWORD '…'"),
+            ("DO $x$ secret $x$", "DO $…"),
+            ("SELECT $1, $22 FROM t", "SELECT $1, $22 FROM t"),
+        ] {
+            assert_eq!(shortened(text), wanted);
+        }
         let long = shortened(&"ö".repeat(200));
         assert_eq!(long.chars().count(), LETTERS + 1);
     }

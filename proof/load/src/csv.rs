@@ -1,6 +1,11 @@
 //! CSV as RFC 4180 describes it: fields between commas, quoted ones may hold commas, line ends and doubled quotes.
 //! The first record names the columns.
 
+use std::collections::HashSet;
+
+/// Most fields of a record, and so most columns.
+const FIELDS_MAX: usize = 1_000;
+
 /// A file of records.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Csv {
@@ -26,11 +31,12 @@ pub(crate) fn parse(text: &str, rows_max: usize) -> Result<Csv, (usize, String)>
             ));
         }
     };
+    let mut known = HashSet::new();
     for (at, column) in columns.iter().enumerate() {
         if column.is_empty() {
             return Err((1, format!("column {} has no name", at + 1)));
         }
-        if columns[..at].contains(column) {
+        if !known.insert(column) {
             return Err((1, format!("two columns are named {column:?}")));
         }
     }
@@ -73,6 +79,9 @@ impl Reader<'_> {
         }
         let mut fields = Vec::new();
         loop {
+            if fields.len() == FIELDS_MAX {
+                return Err((self.line, format!("more than {FIELDS_MAX} fields")));
+            }
             fields.push(self.field()?);
             if let Some(rest) = self.rest.strip_prefix(',') {
                 self.rest = rest;
@@ -168,6 +177,24 @@ mod tests {
             let (found, why) = parse(text, 3).unwrap_err();
             assert_eq!(found, line, "{text:?}: {why}");
             assert!(why.contains(rule), "{text:?}: {why}");
+        }
+    }
+
+    /// Goal: a file of one endless line is refused before all of its fields are kept.
+    #[test]
+    fn a_record_has_a_largest_number_of_fields() {
+        let columns = |count: usize| -> String {
+            let names: Vec<String> = (0..count).map(|number| format!("c{number}")).collect();
+            names.join(",")
+        };
+        let fits = format!("{}\n{}", columns(FIELDS_MAX), ",".repeat(FIELDS_MAX - 1));
+        assert_eq!(parse(&fits, 3).unwrap().columns.len(), FIELDS_MAX);
+        for (text, line) in [
+            (columns(FIELDS_MAX + 1), 1),
+            (format!("a\n{}", ",".repeat(FIELDS_MAX)), 2),
+        ] {
+            let why = parse(&text, 3).unwrap_err();
+            assert_eq!(why, (line, "more than 1000 fields".to_owned()));
         }
     }
 }

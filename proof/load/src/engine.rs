@@ -31,13 +31,10 @@ use crate::figures::{Figures, Outcome};
 use crate::pool::{Pool, Taken};
 use crate::random::Random;
 use crate::scenario::Scenario;
-use crate::schedule::{Drive, Stretch, Window};
+use crate::schedule::{Drive, PAUSE_OF_CLOSED, Stretch, Window};
 use crate::step::Step;
 use user::{User, Using};
 
-/// Pause of a user of a closed loop after a request that was not answered, so that a server that is away is not asked
-/// as fast as a processor can.
-const PAUSE_OF_FAILED: Duration = Duration::from_millis(50);
 /// Passes of the setup under way at once.
 const SETUP_AT_ONCE: usize = 16;
 
@@ -366,8 +363,11 @@ impl Engine {
         let is_over = user.settle(flow, outcome);
         user.ready = Instant::now();
         match window.phase {
-            _ if outcome == Outcome::Refused => {}
-            Drive::Closed(_) if outcome == Outcome::Failed => user.ready += PAUSE_OF_FAILED,
+            Drive::Closed(_) if matches!(outcome, Outcome::Refused | Outcome::Failed) => {
+                user.ready += PAUSE_OF_CLOSED;
+            }
+            // The schedule is its pause.
+            Drive::Open { .. } if outcome == Outcome::Refused => {}
             _ => {
                 let next = user.flow.unwrap_or_else(|| self.chosen_flow());
                 user.flow = Some(next);
@@ -419,9 +419,10 @@ impl Engine {
         stop: &CancellationToken,
     ) -> Ended {
         let using = Using::of(&self.scenario, &self.run, user);
+        let secrets = || self.secrets(step, &using, is_setup);
         let request = match self.request(step, &using, is_setup) {
             Ok(request) => request,
-            Err(why) => return Ended::failed(why),
+            Err(why) => return Ended::failed(secrets().hidden(&why)),
         };
         let asked = tokio::select! {
             asked = timeout(self.limits.timeout, self.ask(taken, request)) => asked,
@@ -442,7 +443,8 @@ impl Engine {
                 };
             }
         };
-        let judged = step.checks.judge(&step.captures, &answer, &using);
+        let shown = |text: &str| secrets().shown(text);
+        let judged = step.checks.judge(&step.captures, &answer, &using, &shown);
         let (outcome, captured, wrong) = match judged {
             Ok(captured) => (Outcome::Passed, captured, None),
             Err(wrong) if step.checks.is_refusal(answer.status) => {

@@ -112,7 +112,21 @@ impl Figures {
         all
     }
 
-    /// The figures of all requests, those never sent too.
+    /// What those who were served had to wait: the figures of the requests that passed, and of those that were never
+    /// sent. A refusal or a failure may come at once, so among them these would make a service that serves few look
+    /// fast; they are counted for themselves.
+    pub fn served(&self) -> Percentiles {
+        let mut served = self.merged(|_, outcome| outcome == Outcome::Passed);
+        served.merge(&self.unsent);
+        served.percentiles()
+    }
+
+    /// True if most of the requests that ended were refused as overloaded: then the figures are those of the refusals.
+    pub fn is_mostly_refused(&self) -> bool {
+        self.ended[Outcome::Refused as usize] * 2 > self.ended.iter().sum::<u64>()
+    }
+
+    /// The figures of all requests, whatever came of them, those never sent too.
     pub fn overall(&self) -> Percentiles {
         let mut all = self.merged(|_, _| true);
         all.merge(&self.unsent);

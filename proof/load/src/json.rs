@@ -1,6 +1,6 @@
 //! Places in JSON documents, and what it means that two values are equal.
 
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 /// A place: names and numbers between dots, `items.0.id`; or, with a slash in front, a JSON pointer (RFC 6901), which
 /// reaches names with dots in them: `/a.b/0`.
@@ -49,9 +49,10 @@ impl Path {
 /// True if two values are the same; numbers by their value, so that 3 and 3.0 are the same.
 pub(crate) fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
-        (Value::Number(one), Value::Number(other)) => {
-            one == other || one.as_f64().is_some_and(|one| other.as_f64() == Some(one))
-        }
+        (Value::Number(one), Value::Number(other)) => match (whole(one), whole(other)) {
+            (Some(one), Some(other)) => one == other,
+            _ => one.as_f64().is_some_and(|one| other.as_f64() == Some(one)),
+        },
         (Value::Array(one), Value::Array(other)) => {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
         }
@@ -63,6 +64,13 @@ pub(crate) fn same(one: &Value, other: &Value) -> bool {
         }
         _ => one == other,
     }
+}
+
+/// The number, if it is a whole one: as a fraction it would lose digits from 2^53 on, and an id would be the same as the
+/// one beside it.
+fn whole(number: &Number) -> Option<i128> {
+    let signed = number.as_i64().map(i128::from);
+    signed.or_else(|| number.as_u64().map(i128::from))
 }
 
 /// A value as a text: a string is its characters, everything else its JSON.
@@ -98,5 +106,16 @@ mod tests {
         assert!(!same(&json!("3"), &json!(3)));
         assert!(!same(&json!({"a": 1}), &json!({"a": 1, "b": 2})));
         assert!(!same(&json!(u64::MAX), &json!(0)));
+    }
+
+    /// What happened: whole numbers were compared as fractions, so an id of 64 bits was the same as the one beside it.
+    #[test]
+    fn large_numbers_are_not_the_same_as_their_neighbours() {
+        let id = 9_007_199_254_740_993_i64;
+        assert!(same(&json!(id), &json!(id)));
+        assert!(!same(&json!(id), &json!(id - 1)));
+        assert!(!same(&json!(u64::MAX), &json!(u64::MAX - 1)));
+        assert!(!same(&json!(i64::MIN), &json!(i64::MIN + 1)));
+        assert!(!same(&json!(-1), &json!(u64::MAX)));
     }
 }

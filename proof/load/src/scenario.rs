@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use gesta_report::file;
 use hyper::header::HeaderName;
 use serde_json::Value;
 
@@ -71,11 +72,8 @@ impl Scenario {
     /// # Errors
     /// What is wrong, with file, line and rule.
     pub fn read(path: &Path) -> std::result::Result<Self, Refusal> {
-        let text = read_text(path, FILE_BYTES_MAX).map_err(|rule| Refusal {
-            file: path.display().to_string(),
-            line: 1,
-            rule,
-        })?;
+        let bytes = file::read(path, FILE_BYTES_MAX).map_err(|why| refused(path, (1, why)))?;
+        let text = file::text(bytes).map_err(|why| refused(path, why))?;
         Self::parse(path, &text)
     }
 
@@ -103,7 +101,7 @@ impl Scenario {
             None => None,
         };
         let headers = match fields.optional("headers") {
-            Some(headers) => read_headers(&headers, &scope)?,
+            Some(headers) => read_shared_headers(&headers, &scope)?,
             None => Vec::new(),
         };
         let (flows, steps) = (fields.optional("flows"), fields.optional("steps"));
@@ -119,13 +117,6 @@ impl Scenario {
             }],
             (None, None) => return Err(fields.refuse("\"steps\" or \"flows\" is missing")),
         };
-        if let Some(Slot::Feeder(feeder, _)) = scope.shared_headers(&headers) {
-            // It would be unclear whose row it is.
-            let name = &feeders[feeder].name;
-            return Err(fields.refuse(format!(
-                "headers of all requests cannot use the feeder {name:?}"
-            )));
-        }
         let captured = scope.numbers.len();
         Ok(Self {
             name,
@@ -182,16 +173,30 @@ impl Scenario {
     }
 }
 
-fn read_text(path: &Path, most: u64) -> std::result::Result<String, String> {
-    let length = std::fs::metadata(path)
-        .map_err(|error| format!("the file cannot be read: {error}"))?
-        .len();
-    if length > most {
-        return Err(format!(
-            "the file has {length} bytes, and {most} are the most"
-        ));
+/// A line of a file that breaks a rule.
+fn refused(file: &Path, (line, rule): (usize, String)) -> Refusal {
+    let file = file.display().to_string();
+    Refusal { file, line, rule }
+}
+
+/// Headers of all requests. They cannot use a feeder: it would be unclear whose row it is.
+fn read_shared_headers(item: &Item<'_>, scope: &Scope<'_>) -> Result<Vec<(HeaderName, Template)>> {
+    let headers = read_headers(item, scope)?;
+    for ((_, value), (_, entry)) in headers.iter().zip(item.entries()?) {
+        let mut used = None;
+        value.slots(&mut |slot| {
+            if let Slot::Feeder(feeder, _) = slot {
+                used = Some(feeder);
+            }
+        });
+        if let Some(feeder) = used {
+            let name = &scope.feeders[feeder].name;
+            return Err(entry.wrong(format!(
+                "headers of all requests cannot use the feeder {name:?}"
+            )));
+        }
     }
-    std::fs::read_to_string(path).map_err(|error| format!("the file cannot be read: {error}"))
+    Ok(headers)
 }
 
 /// The names that have values.
@@ -210,18 +215,6 @@ impl<'a> Scope<'a> {
             numbers: BTreeMap::new(),
             visible: Vec::new(),
         }
-    }
-
-    fn shared_headers(&self, headers: &[(HeaderName, Template)]) -> Option<Slot> {
-        let mut first = None;
-        for (_, value) in headers {
-            value.slots(&mut |slot| {
-                if matches!(slot, Slot::Feeder(..)) {
-                    first = Some(slot);
-                }
-            });
-        }
-        first
     }
 }
 
@@ -525,13 +518,10 @@ fn read_range(item: &Item<'_>) -> Result<(i64, i64)> {
 
 fn read_csv(item: &Item<'_>, folder: &Path) -> Result<(Vec<String>, Rows)> {
     let path = folder.join(item.text()?);
-    let text = read_text(&path, CSV_BYTES_MAX)
-        .map_err(|why| item.wrong(format!("{}: {why}", path.display())))?;
-    let csv = csv::parse(&text, ROWS_MAX).map_err(|(line, rule)| Refusal {
-        file: path.display().to_string(),
-        line,
-        rule,
-    })?;
+    let bytes = file::read(&path, CSV_BYTES_MAX);
+    let bytes = bytes.map_err(|why| item.wrong(format!("{}: {why}", path.display())))?;
+    let text = file::text(bytes).map_err(|why| refused(&path, why))?;
+    let csv = csv::parse(&text, ROWS_MAX).map_err(|why| refused(&path, why))?;
     let rows = csv.rows.into_iter();
     let rows = rows.map(|row| row.into_iter().map(Value::String).collect());
     Ok((csv.columns, Rows::Given(rows.collect())))

@@ -10,6 +10,10 @@ const GRACE: Duration = Duration::from_secs(1);
 /// so this ends only the wait for a server that takes no connections.
 const GRACE_OF_CLOSED: Duration = Duration::from_secs(60);
 
+/// Pause of a user of a closed loop after a request that was refused as overloaded or not answered, so that a server
+/// that is full or away is not asked as fast as a processor can.
+pub const PAUSE_OF_CLOSED: Duration = Duration::from_millis(50);
+
 /// How requests come.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Drive {

@@ -6,7 +6,8 @@
 
 use std::path::Path;
 
-use gesta_report::failure::{Context, Result, fail};
+use gesta_report::failure::{Context, Failure, Result, fail};
+use gesta_report::file;
 use serde::Serialize;
 
 use crate::random::Random;
@@ -15,6 +16,8 @@ use crate::random::Random;
 pub const SMALLEST_BYTES: usize = 53;
 /// Largest event that a file may ask for: 16 MiB.
 const LARGEST_BYTES: usize = 16 << 20;
+/// Largest file of classes.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The distribution of a production system that was published in 2024: its mean, by its own table, is 21.7 kB.
 const PUBLISHED: &str = include_str!("../sizes/published-2024.csv");
 
@@ -93,9 +96,14 @@ impl Sizes {
         if let Ok(bytes) = text.parse() {
             return Self::fixed(bytes);
         }
-        let file = std::fs::read_to_string(text).context(format!("sizes {text:?}"))?;
-        let name = Path::new(text).file_name().unwrap_or_default();
-        Self::parse(&name.to_string_lossy(), &file)
+        let path = Path::new(text);
+        let bytes = file::read(path, FILE_BYTES_MAX).map_err(Failure);
+        let bytes = bytes.context(format!("sizes {text:?}"))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let lines = file::text(bytes);
+        let lines =
+            lines.map_err(|(line, rule)| Failure(format!("{name}, line {line}: {rule}")))?;
+        Self::parse(&name, &lines)
     }
 
     /// Reads lines `count,smallest,largest,average`; `#` begins a remark; the head line is optional.
@@ -215,6 +223,20 @@ fn class(line: &str) -> Result<Class> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal: a file has a bound, and what is wrong with it is told with its line.
+    #[test]
+    fn a_file_that_cannot_be_meant_is_refused() {
+        let why = Sizes::named("/dev/zero").unwrap_err().to_string();
+        assert!(why.ends_with("it is not a regular file"), "{why}");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("own.csv");
+        std::fs::write(&file, b"count\n1,\xff").unwrap();
+        let why = Sizes::named(file.to_str().unwrap())
+            .unwrap_err()
+            .to_string();
+        assert_eq!(why, "own.csv, line 2: the line is not UTF-8");
+    }
 
     /// Goal: classes come in their proportions, and each keeps its range and its average.
     #[test]

@@ -14,6 +14,8 @@ use crate::template::{Json, Names, Slot, Template};
 
 /// Most repetitions of a request.
 const REPEAT_MAX: i64 = 1_000_000;
+/// Longest name, in characters.
+const NAME_MAX: usize = 200;
 /// Longest think time.
 const THINK_MAX: Duration = Duration::from_secs(3_600);
 const METHODS: [Method; 7] = [
@@ -141,9 +143,10 @@ impl Step {
 /// A name that stands in tables: one line, not empty.
 pub(crate) fn read_name(item: &Item<'_>) -> Result<String> {
     let text = item.text()?;
-    match !text.trim().is_empty() && !text.contains(char::is_control) && text.len() <= 200 {
+    let is_short = text.chars().count() <= NAME_MAX;
+    match !text.trim().is_empty() && !text.contains(char::is_control) && is_short {
         true => Ok(text.to_owned()),
-        false => Err(item.refuse("must be a line of 1 to 200 characters")),
+        false => Err(item.refuse(format!("must be a line of 1 to {NAME_MAX} characters"))),
     }
 }
 

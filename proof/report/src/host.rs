@@ -62,13 +62,13 @@ pub fn commit() -> String {
     }
 }
 
-/// A command as it is typed, without passwords and values of headers, without the folder of the program, and without
-/// where results go.
+/// A command as it is typed, without the secrets of URLs and values of headers, without the folder of the program, and
+/// without where results go.
 pub fn command(arguments: impl Iterator<Item = String>) -> String {
     let (mut typed, mut is_results, mut is_header) = (Vec::new(), false, false);
     for argument in arguments {
         let is_left_out = std::mem::replace(&mut is_results, argument == "--results");
-        if is_left_out || is_results {
+        if is_left_out || is_results || argument.starts_with("--results=") {
             continue;
         }
         let was_header = std::mem::replace(&mut is_header, argument == "--header");
@@ -77,6 +77,9 @@ pub fn command(arguments: impl Iterator<Item = String>) -> String {
             Some((name, _)) if was_header || name.starts_with("--header=") => {
                 format!("{name}: ***")
             }
+            // Without a name all of it may be the value.
+            None if was_header => "***".to_owned(),
+            None if argument.starts_with("--header=") => "--header=***".to_owned(),
             _ => endpoint::redacted(&argument),
         };
         let is_odd = shown.contains(|c: char| c.is_whitespace() || "'\"$&;|<>*?()".contains(c));
@@ -194,18 +197,23 @@ mod tests {
             "/opt/lab/gesta-lab",
             "append",
             "--store",
-            "postgres://u:secret@h/x?a=b&password=other",
+            "postgres://u:secret@h/x?schema=b&password=other",
             "--store=postgres://u:secret@h/x",
+            "--database=postgres://u:se#cret@h1:5432,h2/x",
             "--results",
             "here.jsonl",
+            "--results=https://h/a.jsonl?sig=secret",
             "--header",
             "authorization: Bearer secret",
             "--header=x:secret",
+            "--header",
+            "secret",
+            "--header=secret",
             "it's",
         ];
         assert_eq!(
             command(typed.map(str::to_owned).into_iter()),
-            r"gesta-lab append --store 'postgres://u:***@h/x?a=b&password=***' '--store=postgres://u:***@h/x' --header 'authorization: ***' '--header=x: ***' 'it'\''s'"
+            r"gesta-lab append --store 'postgres://***@h/x?schema=b&password=***' '--store=postgres://***@h/x' '--database=postgres://***@h1:5432,h2/x' --header 'authorization: ***' '--header=x: ***' --header '***' '--header=***' 'it'\''s'"
         );
     }
 }

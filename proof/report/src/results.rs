@@ -1,14 +1,19 @@
 //! Where the line of a run goes: a file on this machine, and beside it, if asked, an object store.
 //!
 //! A file is appended to. Objects are not: each run becomes one of its own, named by its kind and its beginning, so
-//! that processes and hosts can share a folder of a bucket. The line is written to the file first: what has taken hours
-//! must not depend on a network. Built with the feature `upload`; without it only files are known.
+//! that processes and hosts can share a folder of a bucket. If one object is named, it gets all lines of the process,
+//! again with each. The line goes to the file first, and then to the object store, whatever became of the file: what
+//! has taken hours must depend neither on a network nor on a disk alone. Built with the feature `upload`; without it
+//! only files are known.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
-use crate::failure::{Context as _, Result};
+use crate::failure::{Context as _, Result, fail};
 
 /// The file that gets the line in any case, if another place is named.
 const FILE: &str = "gesta-lab.jsonl";
@@ -23,8 +28,27 @@ pub struct Results {
 }
 
 /// A folder of an object store (its URL ends with `/`), or one object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Place(String);
+#[derive(Clone)]
+struct Place {
+    url: String,
+    /// The lines of this process, by the URL of their object; the same for all copies of the place, so that of several
+    /// reports none replaces another.
+    lines: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Place").field(&shown(&self.url)).finish()
+    }
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        self.url == other.url
+    }
+}
+
+impl Eq for Place {}
 
 impl Results {
     /// A file.
@@ -48,37 +72,77 @@ impl Results {
                 file => Ok(Self::file(file)),
             };
         }
+        if text.contains(['?', '#']) {
+            return Err(format!(
+                "{:?} has a query, which no object store is sent, so a signed URL cannot be used",
+                shown(text)
+            ));
+        }
         store::check(text)?;
         Ok(Self {
             file: FILE.into(),
-            upload: Some(Place(text.to_owned())),
+            upload: Some(Place::at(text)),
         })
     }
 
     /// Keeps the line of a run.
     ///
     /// # Errors
-    /// It cannot be written, or not be uploaded; then it is in the file.
+    /// It is not where it was to go: in the file, or, if another place is named, there.
     pub fn keep(&self, line: &[u8], kind: &str, started: &str) -> Result<()> {
-        append(&self.file, line)?;
+        self.keep_by(store::put, line, kind, started)
+    }
+
+    /// The same, with objects put by `put`.
+    fn keep_by(
+        &self,
+        put: impl FnOnce(&str, &[u8]) -> Result<()>,
+        line: &[u8],
+        kind: &str,
+        started: &str,
+    ) -> Result<()> {
+        let written = append(&self.file, line);
         let Some(place) = &self.upload else {
-            return Ok(());
+            return written;
         };
-        let (url, file) = (place.object(kind, started), self.file.display());
-        let put = store::put(&url, line);
-        put.context(format!(
-            "the line is in {file}, but was not uploaded to {}",
-            shown(&url)
-        ))?;
-        eprintln!("uploaded to {}", shown(&url));
+        let url = place.object(kind, started);
+        let (to, file) = (shown(&url), self.file.display());
+        match (put(&url, &place.with(&url, line)), written) {
+            (Ok(()), Ok(())) => eprintln!("uploaded to {to}"),
+            (Ok(()), Err(why)) => eprintln!("uploaded to {to}, and in no file besides: {why}"),
+            (Err(why), Ok(())) => {
+                let told = format!("the line is in {file}, but was not uploaded to {to}");
+                return Err(why).context(told);
+            }
+            (Err(why), Err(unwritten)) => {
+                return fail(format!(
+                    "the line was neither uploaded to {to}: {why}; nor written to a file: {unwritten}"
+                ));
+            }
+        }
         Ok(())
     }
 }
 
 impl Place {
+    fn at(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            lines: Arc::default(),
+        }
+    }
+
+    /// What an object holds with one more line.
+    fn with(&self, object: &str, line: &[u8]) -> Vec<u8> {
+        let mut lines = self.lines.lock().unwrap();
+        let all = lines.entry(object.to_owned()).or_default();
+        all.extend_from_slice(line);
+        all.clone()
+    }
+
     /// The URL of the object of a run.
     fn object(&self, kind: &str, started: &str) -> String {
-        let Self(url) = self;
+        let url = &self.url;
         if !url.ends_with('/') {
             return url.clone();
         }
@@ -89,7 +153,7 @@ impl Place {
     }
 }
 
-/// A URL without what stands after `?`, which may be a key.
+/// A URL without its secrets, and without what stands after `?`, which may be a key.
 fn shown(url: &str) -> String {
     let url = crate::endpoint::redacted(url);
     url.split('?').next().unwrap_or_default().to_owned()
@@ -274,16 +338,88 @@ mod tests {
 
     #[test]
     fn each_run_is_an_object_of_its_own_in_a_folder() {
-        let folder = Place("s3://bucket/runs/".into());
+        let folder = Place::at("s3://bucket/runs/");
         let object = folder.object("schemas", "2026-11-27T06:10:59.1Z");
         let process = std::process::id();
         assert_eq!(
             object,
             format!("s3://bucket/runs/schemas-2026-11-27T0610591Z-{process}.jsonl")
         );
-        let one = Place("https://host/a.jsonl?key=7".into());
-        assert_eq!(one.object("schemas", "now"), "https://host/a.jsonl?key=7");
+        let one = Place::at("https://host/a.jsonl");
+        assert_eq!(one.object("schemas", "now"), "https://host/a.jsonl");
         assert_eq!(shown("https://host/a.jsonl?key=7"), "https://host/a.jsonl");
+        assert_eq!(
+            shown("https://u:p@host/a.jsonl"),
+            "https://***@host/a.jsonl"
+        );
+    }
+
+    /// What happened: a signed URL was taken, and sent after hours of measuring without its signature.
+    #[test]
+    fn a_place_with_a_query_is_refused_without_showing_it() {
+        for url in [
+            "https://host/a.jsonl?sig=secret",
+            "https://host/runs/#secret",
+            "s3://bucket/?secret",
+        ] {
+            let why = Results::parse(url).unwrap_err();
+            assert!(
+                why.contains("has a query") && !why.contains("secret"),
+                "{why}"
+            );
+        }
+    }
+
+    /// Where a line goes, with a file that can or cannot be written, and what was put where.
+    fn kept(
+        file: &Path,
+        place: &Place,
+        line: &str,
+        put: Result<()>,
+    ) -> (Result<()>, Vec<(String, String)>) {
+        let results = Results {
+            file: file.to_owned(),
+            upload: Some(place.clone()),
+        };
+        let mut all = Vec::new();
+        let put = |url: &str, lines: &[u8]| {
+            let lines = String::from_utf8(lines.to_vec()).unwrap();
+            all.push((url.to_owned(), lines));
+            put
+        };
+        let kept = results.keep_by(put, line.as_bytes(), "append", "now");
+        (kept, all)
+    }
+
+    /// What happened: where the file could not be written, nothing was uploaded either.
+    #[test]
+    fn a_line_is_uploaded_whatever_becomes_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (there, nowhere) = (folder.path().join("a"), folder.path().join("no/folder"));
+        let place = || Place::at("https://host/a.jsonl");
+        let (kept_in, put) = kept(&nowhere, &place(), "1\n", Ok(()));
+        kept_in.unwrap();
+        assert_eq!(put, [("https://host/a.jsonl".to_owned(), "1\n".to_owned())]);
+        for (file, told) in [(&there, "the line is in"), (&nowhere, "neither uploaded")] {
+            let (kept, _) = kept(file, &place(), "1\n", fail("no way"));
+            let why = kept.unwrap_err().to_string();
+            assert!(why.starts_with(told) || why.contains(told), "{why}");
+            assert!(why.contains("no way"), "{why}");
+        }
+        assert_eq!(std::fs::read_to_string(there).unwrap(), "1\n");
+    }
+
+    /// What happened: of several reports of a command to one object each replaced the one before.
+    #[test]
+    fn one_object_keeps_all_lines_of_a_command() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, place) = (folder.path().join("a"), Place::at("https://host/a.jsonl"));
+        kept(&file, &place, "1\n", Ok(())).0.unwrap();
+        let (_, put) = kept(&file, &place.clone(), "2\n", Ok(()));
+        assert_eq!(put[0].1, "1\n2\n");
+        let folder = Place::at("https://host/runs/");
+        let started = |started| folder.object("append", started);
+        assert_ne!(started("1"), started("2"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the kernel shows of processes and their sockets in `/proc`. Elsewhere than on Linux there is nothing.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -72,6 +73,8 @@ pub fn pids() -> impl Iterator<Item = u32> {
 /// A TCP socket of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TcpSocket {
+    /// Its own address; an unspecified one takes connections to any.
+    pub ip: IpAddr,
     /// Its own port. Several sockets may have the same one, if they are connected to different places.
     pub port: u16,
     /// The port of the other end; 0 if it takes connections.
@@ -89,12 +92,27 @@ impl TcpSocket {
             let (_, port) = fields.get(i)?.rsplit_once(':')?;
             u16::from_str_radix(port, 16).ok()
         };
+        let (ip, _) = fields.get(1)?.rsplit_once(':')?;
         Some(Self {
+            ip: address(ip)?,
             port: port_of(1)?,
             peer_port: port_of(2)?,
             is_listening: *fields.get(3)? == "0A",
             inode: fields.get(9)?.parse().ok()?,
         })
+    }
+}
+
+/// An address as the kernel writes it: words of 32 bits, each as a number of this machine.
+fn address(text: &str) -> Option<IpAddr> {
+    let words = text.as_bytes().chunks(8).map(|word| {
+        let word = std::str::from_utf8(word).ok()?;
+        u32::from_str_radix(word, 16).ok().map(u32::to_ne_bytes)
+    });
+    let bytes = words.collect::<Option<Vec<[u8; 4]>>>()?.concat();
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
     }
 }
 
@@ -135,6 +153,24 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_read_in_the_order_of_the_machine() {
+        let written = |bytes: &[u8]| -> String {
+            let words = bytes.chunks(4).map(|word| {
+                let word = u32::from_ne_bytes(word.try_into().unwrap());
+                format!("{word:08X}")
+            });
+            words.collect()
+        };
+        let ip: IpAddr = "127.0.0.2".parse().unwrap();
+        assert_eq!(address(&written(&[127, 0, 0, 2])), Some(ip));
+        let ip: std::net::Ipv6Addr = "2001:db8::7".parse().unwrap();
+        assert_eq!(address(&written(&ip.octets())), Some(ip.into()));
+        for bad in ["", "x100007F", "0100007F0100007F"] {
+            assert_eq!(address(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
     fn a_socket_is_held_by_the_process_that_opened_it() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -147,6 +183,8 @@ mod tests {
             of.map(|socket| socket.inode).collect::<HashSet<_>>()
         };
         if cfg!(target_os = "linux") {
+            let mut here = found.iter().filter(|socket| socket.port == port);
+            assert!(here.any(|socket| socket.ip.is_loopback()));
             assert!(pids().any(|pid| pid == own) && command_line(own).is_some());
             assert_eq!(inodes(port).len(), 1);
             assert!(holds(own, &inodes(port)));

@@ -1,5 +1,6 @@
 //! What is told of a scenario: what was found, what is wrong, a row for each step and each kind of request.
 
+use gesta_load::counters::{self, Stretch, Watch};
 use gesta_load::figures::{Outcome, Trouble};
 use gesta_load::schedule::Drive;
 use gesta_report::numbers::{count, millis};
@@ -38,7 +39,7 @@ fn finding(args: &ScenarioArgs, steps: &[Step]) -> String {
         return "Nothing was run.".into();
     };
     let passed = count(step.figures.per_second(Outcome::Passed).round());
-    let p99 = millis(step.figures.overall().p99);
+    let p99 = millis(step.figures.served().p99);
     match step.drive {
         Drive::Open { rate, .. } => {
             let rate = count(rate);
@@ -50,7 +51,7 @@ fn finding(args: &ScenarioArgs, steps: &[Step]) -> String {
     }
 }
 
-/// A ladder ends where a service fails; only its first step must not.
+/// A ladder ends where a service fails or refuses; only its first step must do neither.
 fn problems(report: &mut Report, args: &ScenarioArgs, steps: &[Step]) {
     let Some(first) = steps.first() else { return };
     let figures = &first.figures;
@@ -72,6 +73,13 @@ fn problems(report: &mut Report, args: &ScenarioArgs, steps: &[Step]) {
     }
     if figures.complete && figures.ended[Outcome::Passed as usize] == 0 {
         report.problem(format!("{}: no request passed its checks", first.name));
+    }
+    if figures.is_mostly_refused() {
+        let refused = count(of(first, Outcome::Refused) as f64);
+        report.problem(format!(
+            "{}: most requests were refused as overloaded, {refused} in all",
+            first.name
+        ));
     }
 }
 
@@ -117,7 +125,7 @@ fn table(steps: &[Step]) -> Table {
         .column("passed/s", Unit::Count, |step| {
             step.figures.per_second(Outcome::Passed)
         })
-        .columns(&LATENCY, |step| latency_cells(&step.figures.overall()))
+        .columns(&LATENCY, |step| latency_cells(&step.figures.served()))
         .column("flows done", Unit::Count, |step| step.figures.passes)
         .column("refused", Unit::Count, |step| of(step, Outcome::Refused))
         .column("failed a check", Unit::Count, |step| {
@@ -154,6 +162,19 @@ fn table(steps: &[Step]) -> Table {
             step.stopped.as_ref()
         });
     table.table()
+}
+
+/// Tells what the database did in each step.
+pub(super) fn tell_of_database(report: &mut Report, steps: &[Step], database: &Watch) {
+    let counted = steps.iter().filter_map(|step| {
+        Some(Stretch {
+            name: step.name.clone(),
+            done_per_second: step.figures.per_second(Outcome::Passed),
+            figures: step.cpu.database.as_ref()?,
+        })
+    });
+    let counted: Vec<Stretch<'_>> = counted.collect();
+    counters::tell(report, "request", &counted, database.method());
 }
 
 fn charts(report: &mut Report, args: &ScenarioArgs, table: &Table) {

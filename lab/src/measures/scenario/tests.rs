@@ -64,6 +64,24 @@ fn what_cannot_be_meant_is_refused() {
     }
 }
 
+/// Goal: a database that is refused is told without what may be its password.
+#[test]
+fn a_refused_database_shows_no_password() {
+    for (url, told) in [
+        ("host=h,password=secret", "\"***\""),
+        ("postgres://u:secret@h:port/x", "\"postgres://***\""),
+    ] {
+        let args = args(&format!("--target http://x --database {url}")).unwrap();
+        let why = args.trees(None).unwrap_err().to_string();
+        assert!(
+            why.starts_with(&format!("--database {told} is not a URL")),
+            "{why}"
+        );
+    }
+    let several = "--target http://x --database postgres://u:p@h1:5432,h2/x";
+    assert_eq!(args(several).unwrap().trees(None).unwrap(), []);
+}
+
 /// Goal: connections have a stated bound, and users are as many as the rate and their thinking need.
 #[test]
 fn connections_and_users_follow_from_the_load() {

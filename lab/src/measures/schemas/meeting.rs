@@ -2,7 +2,8 @@
 //!
 //! Each process takes a number; at a gathering each posts a text and waits for those of all others. All read the same
 //! posts, so all come to the same decision, and nobody has to be told. The moment of a start is one of the database's
-//! clock, so that clocks of hosts need not agree. The tables of a meeting are a schema of its own, which goes with it.
+//! clock, so that clocks of hosts need not agree; whoever comes later than that knows by how much. The tables of a
+//! meeting are a schema of its own, which goes with it, also if it fails.
 //! Not here: what is posted.
 
 use std::process::{Child, Command, Stdio};
@@ -57,6 +58,8 @@ pub(super) struct Table {
     /// Gatherings so far; the same in all processes.
     gatherings: i32,
     patience: Duration,
+    /// How long after the moment of the last start this process began.
+    late_ms: f64,
     /// Those that this process has started.
     others: Others,
 }
@@ -134,6 +137,7 @@ impl Meeting {
             number,
             gatherings: 0,
             patience,
+            late_ms: 0.0,
             others: Others::default(),
         })))
     }
@@ -170,7 +174,7 @@ impl Meeting {
         self.gather(String::new(), stop).await.map(drop)
     }
 
-    /// Waits until all are ready, and then for one moment.
+    /// Waits until all are ready, and then for one moment. Whoever is late for it begins at once.
     pub(super) async fn start(&mut self, stop: &CancellationToken) -> Result<()> {
         let Meeting::Table(table) = self else {
             return Ok(());
@@ -178,30 +182,59 @@ impl Meeting {
         let now = table.database_ms().await?;
         let arrivals = table.gather(&now.to_string(), stop).await?;
         let arrivals = arrivals.iter().filter_map(|text| text.parse().ok());
-        let start = arrivals.fold(0.0, f64::max) + HEAD_START_MS;
-        let asked = Instant::now();
-        let now = table.database_ms().await?;
-        // The answer was made half a round trip ago.
-        let left = start - now - asked.elapsed().as_secs_f64() * 500.0;
-        tokio::time::sleep(Duration::from_secs_f64(left.max(0.0) / 1_000.0)).await;
-        Ok(())
+        let last = arrivals.fold(0.0, f64::max);
+        table.begin_at(last + HEAD_START_MS).await
+    }
+
+    /// How long after the moment of the last start this process began.
+    pub(super) fn late_ms(&self) -> f64 {
+        match self {
+            Meeting::Alone => 0.0,
+            Meeting::Table(table) => table.late_ms,
+        }
     }
 
     /// Ends the meeting: when all have come here, and so have read everything, its tables are removed.
-    pub(super) async fn leave(self, stop: &CancellationToken) -> Result<()> {
+    pub(super) async fn leave(mut self, stop: &CancellationToken) -> Result<()> {
+        match &mut self {
+            Meeting::Alone => return Ok(()),
+            Meeting::Table(table) if table.number > 0 => return table.post("").await,
+            Meeting::Table(_) => {}
+        }
+        if let Err(why) = self.wait(stop).await {
+            self.abandon().await;
+            return Err(why);
+        }
         let Meeting::Table(mut table) = self else {
             return Ok(());
         };
-        if table.number > 0 {
-            return table.post("").await;
-        }
-        table.gather("", stop).await?;
         // Those that were started end by themselves now.
         for other in &mut table.others.0 {
             other.wait()?;
         }
         let drop = format!("DROP SCHEMA {} CASCADE", table.schema);
         table.client.batch_execute(&drop).await.context(drop)
+    }
+
+    /// Ends a meeting that has failed: the processes that this one has started are ended, and if it leads, the tables
+    /// are removed, without which the others fail as well.
+    pub(super) async fn abandon(self) {
+        let Meeting::Table(table) = self else { return };
+        let Table {
+            client,
+            schema,
+            number,
+            others,
+            ..
+        } = *table;
+        drop(others);
+        if number > 0 {
+            return;
+        }
+        let sql = format!("DROP SCHEMA IF EXISTS {schema} CASCADE");
+        if let Err(error) = client.batch_execute(&sql).await {
+            eprintln!("the tables of the meeting are left, see to it: {sql}: {error}");
+        }
     }
 }
 
@@ -250,6 +283,19 @@ impl Table {
             .execute(&sql, &[&gathering, &number, &text])
             .await;
         posted.context("posting to the meeting").map(drop)
+    }
+
+    /// Waits for a moment of the database's clock. Whoever is late for it begins at once, and knows by how much.
+    async fn begin_at(&mut self, start: f64) -> Result<()> {
+        let asked = Instant::now();
+        let now = self.database_ms().await?;
+        // The answer was made half a round trip ago.
+        let answered = asked + asked.elapsed() / 2;
+        let since_answer = || answered.elapsed().as_secs_f64() * 1_000.0;
+        let left = start - now - since_answer();
+        tokio::time::sleep(Duration::from_secs_f64(left.max(0.0) / 1_000.0)).await;
+        self.late_ms = (now + since_answer() - start).max(0.0);
+        Ok(())
     }
 
     /// Milliseconds of the database's clock.
@@ -364,20 +410,51 @@ mod tests {
             "{why}"
         );
 
-        let mut leader = Meeting::join(&url, "broken", 2, SOON).await.unwrap();
+        alone.abandon().await;
+    }
+
+    /// What happened: when a process failed, the tables of the meeting stayed in the user's database.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_meeting_that_fails_leaves_nothing() {
+        let Some(server) = gesta_rig::shared() else {
+            return;
+        };
+        let (url, stop) = (server.url(), CancellationToken::new());
         // This test program does not know the argument.
-        leader.keep(Others::start(1, &["--no-such-option".to_owned()]).unwrap());
+        let unknown = ["--no-such-option".to_owned()];
+        let told = "load process 1 of those started has ended";
+        let mut leader = Meeting::join(&url, "broken", 2, SOON).await.unwrap();
+        leader.keep(Others::start(1, &unknown).unwrap());
         let why = leader.wait(&stop).await.unwrap_err();
-        assert!(
-            why.to_string()
-                .contains("load process 1 of those started has ended"),
-            "{why}"
-        );
-        for name in [name, "broken"] {
-            let client = postgres::connect(&url).await.unwrap();
-            let drop = format!("DROP SCHEMA gesta_lab_meeting_{name} CASCADE");
-            client.batch_execute(&drop).await.unwrap();
-        }
+        assert!(why.to_string().contains(told), "{why}");
+        leader.abandon().await;
+        assert_eq!(schemas_left(&url, "broken").await, 0);
+
+        let mut leader = Meeting::join(&url, "broken", 2, SOON).await.unwrap();
+        let mut member = Meeting::join(&url, "broken", 2, SOON).await.unwrap();
+        leader.keep(Others::start(1, &unknown).unwrap());
+        let why = leader.leave(&stop).await.unwrap_err();
+        assert!(why.to_string().contains(told), "{why}");
+        assert_eq!(schemas_left(&url, "broken").await, 0);
+        // The others do not wait for one that will not come.
+        assert!(member.wait(&stop).await.is_err());
+        member.abandon().await;
+    }
+
+    /// What happened: whoever came late for a start began at once, and nobody heard of it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_is_late_says_so() {
+        let Some(server) = gesta_rig::shared() else {
+            return;
+        };
+        let mut alone = Meeting::join(&server.url(), "late", 1, SOON).await.unwrap();
+        let Meeting::Table(table) = &mut alone else {
+            unreachable!()
+        };
+        let now = table.database_ms().await.unwrap();
+        table.begin_at(now - 10_000.0).await.unwrap();
+        assert!(alone.late_ms() >= 10_000.0, "{}", alone.late_ms());
+        alone.abandon().await;
     }
 
     #[test]

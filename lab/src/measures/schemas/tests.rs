@@ -143,7 +143,7 @@ fn a_schema_is_stopped_when_it_is_too_slow_or_stores_nothing() {
 /// Goal: L(p) = n·p·S: the connections and rates of all processes are added, and latencies merged, not averaged.
 #[test]
 fn processes_are_added_up() {
-    let run = |events: u64, seconds: f64, millis: u64, complete: bool| {
+    let post = |events: u64, seconds: f64, millis: u64, complete: bool| {
         let mut run = PhaseRun {
             events,
             appends: events,
@@ -155,10 +155,10 @@ fn processes_are_added_up() {
         for _ in 0..events {
             run.latencies.record(Duration::from_millis(millis));
         }
-        run
+        Post { run, late_ms: 0.0 }
     };
-    let runs = [run(950, 1.0, 2, true), run(100, 2.0, 40, true)];
-    let (all, each, gave_up) = together(&runs, 6, true);
+    let posts = [post(950, 1.0, 2, true), post(100, 2.0, 40, true)];
+    let (all, each, gave_up) = together(&posts, 6, true);
     assert_eq!((all.connections, gave_up), (12, 2));
     assert!((all.events_per_second - 1_000.0).abs() < 1e-9, "{all:?}");
     assert_eq!(all.latency_ms.count, 1_050);
@@ -172,9 +172,33 @@ fn processes_are_added_up() {
         .collect();
     assert_eq!(own, [(6, 950.0), (6, 50.0)]);
     assert!(all.complete && all.generator_limit.is_none());
-    let mut late = run(100, 1.0, 2, false);
-    late.lag.record(Duration::from_millis(500));
-    let (all, each, _) = together(&[run(100, 1.0, 2, true), late], 6, false);
+    let mut late = post(100, 1.0, 2, false);
+    late.run.lag.record(Duration::from_millis(500));
+    let (all, each, _) = together(&[post(100, 1.0, 2, true), late], 6, false);
     assert!(!all.complete && all.generator_limit.is_some());
     assert!(each[0].generator_limit.is_none() && each[1].generator_limit.is_some());
+}
+
+/// What happened: a process that came late for a phase began at once, so that rates of windows were added that hardly
+/// overlapped.
+#[test]
+fn rates_of_different_times_are_no_best() {
+    let post = |late_ms: f64| {
+        let run = PhaseRun {
+            seconds: 1.0,
+            complete: true,
+            ..PhaseRun::default()
+        };
+        Post { run, late_ms }
+    };
+    let limit = |late: &[f64]| {
+        let posts: Vec<Post> = late.iter().map(|late| post(*late)).collect();
+        together(&posts, 6, true).0.generator_limit
+    };
+    assert_eq!(limit(&[0.0, 100.0, 3.0]), None);
+    assert_eq!(limit(&[500.0]), None);
+    // All of them late is together.
+    assert_eq!(limit(&[500.0, 501.0]), None);
+    let told = limit(&[2.0, 104.0]).unwrap();
+    assert_eq!(told, "the load processes began 102 ms apart");
 }

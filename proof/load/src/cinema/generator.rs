@@ -1,9 +1,9 @@
 //! The load generator: one thread, a task for each user, connections that the tasks share.
 //!
 //! It shares the machine with what it measures, so nothing moves between threads and nothing is locked.
-//! Closed loop: a user asks again as soon as it is answered. Open loop: command `c` belongs to user `c` modulo users
-//! and is intended at its place in the schedule; while the user's request before is under way it waits, and waiting
-//! counts. Reads have a schedule of their own and wait for nobody.
+//! Closed loop: a user asks again as soon as it is answered, after a pause if that was a refusal. Open loop: command
+//! `c` belongs to user `c` modulo users and is intended at its place in the schedule; while the user's request before
+//! is under way it waits, and waiting counts. Reads have a schedule of their own and wait for nobody.
 //! Invariant: every request that was intended ends in the figures, as answered, failed or unsent.
 //! Not here: what users ask (`script`), what figures are (`measure`).
 
@@ -29,6 +29,7 @@ use super::routes::{Arrival, Routes};
 use super::script::{Script, User};
 use crate::machine::http::Connection;
 use crate::random::Random;
+use crate::schedule::PAUSE_OF_CLOSED;
 
 /// A request without an answer has failed. So long that a machine that stands still fails none.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -269,8 +270,11 @@ impl Generator {
         while !stop.is_cancelled() && Instant::now() < window.end {
             let op = self.chosen(user, window.phase.reads);
             let now = Instant::now();
-            if !self.once(op, user, window, now, now, stop).await {
+            let Some(outcome) = self.once(op, user, window, now, now, stop).await else {
                 return;
+            };
+            if matches!(outcome, Outcome::Refused | Outcome::Failed) {
+                stop.run_until_cancelled(sleep(PAUSE_OF_CLOSED)).await;
             }
         }
     }
@@ -292,7 +296,8 @@ impl Generator {
                 () = stop.cancelled() => return,
             }
             let (op, ready) = (self.command(user), intended.max(freed));
-            if !self.once(op, user, window, intended, ready, stop).await {
+            let ended = self.once(op, user, window, intended, ready, stop).await;
+            if ended.is_none() {
                 // The rest comes too late too.
                 if !stop.is_cancelled() {
                     starts.for_each(|intended| self.unsent(window, intended));
@@ -359,8 +364,8 @@ impl Generator {
         }
     }
 
-    /// One request, as soon as a connection is free; false if it was never sent. `ready`: from when on it could be
-    /// sent.
+    /// One request, as soon as a connection is free, and how it ended; none if it was never sent. `ready`: from when on
+    /// it could be sent.
     async fn once(
         &self,
         op: Op,
@@ -369,15 +374,15 @@ impl Generator {
         intended: Instant,
         ready: Instant,
         stop: &CancellationToken,
-    ) -> bool {
+    ) -> Option<Outcome> {
         let server = self.server_of(op, user);
         let asked = Instant::now();
         let mut taken = tokio::select! {
             biased;
-            () = stop.cancelled() => return false,
+            () = stop.cancelled() => return None,
             () = sleep_until(window.until) => {
                 self.unsent(window, intended);
-                return false;
+                return None;
             }
             taken = self.servers[server].take() => taken,
         };
@@ -404,7 +409,7 @@ impl Generator {
             answer.outcome,
             error,
         );
-        true
+        Some(answer.outcome)
     }
 
     fn unsent(&self, window: &Window, intended: Instant) {
@@ -501,7 +506,9 @@ impl State {
         }
         if intended >= window.from {
             result.record(op.call, outcome, latency);
-            result.record_arrival(arrival, latency);
+            if matches!(outcome, Outcome::Accepted | Outcome::Rejected) {
+                result.record_arrival(arrival, latency);
+            }
         }
         let slot = result.slot(intended - window.begin);
         slot.intended += 1;

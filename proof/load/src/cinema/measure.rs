@@ -61,14 +61,14 @@ impl PhaseResult {
         self.by[call as usize][outcome as usize].record(latency);
     }
 
-    /// Adds an answer, or a failure, by how it came to the owner of the show, if that is known.
+    /// Adds a request that was carried out, by how it came to the owner of the show, if that is known.
     pub fn record_arrival(&mut self, arrival: Option<Arrival>, latency: Duration) {
         if let Some(arrival) = arrival {
             self.by_arrival[arrival as usize].record(latency);
         }
     }
 
-    /// The figures of all requests that came to the owner so.
+    /// The figures of the requests that came to the owner so and were carried out.
     pub fn over_arrival(&self, arrival: Arrival) -> Percentiles {
         self.by_arrival[arrival as usize].percentiles()
     }
@@ -90,11 +90,19 @@ impl PhaseResult {
         all
     }
 
-    /// The figures of all requests, those never sent too.
-    pub fn overall(&self) -> Percentiles {
-        let mut all = self.merged(|_, _| true);
-        all.merge(&self.unsent);
-        all.percentiles()
+    /// What those who were served had to wait: the figures of the requests that were carried out, which is accepted or
+    /// rejected by the rules of the application, and of those that were never sent. A refusal or a failure may come at
+    /// once, so among them these would make an application that serves few look fast.
+    pub fn served(&self) -> Percentiles {
+        let is_done = |outcome| matches!(outcome, Outcome::Accepted | Outcome::Rejected);
+        let mut served = self.merged(|_, outcome| is_done(outcome));
+        served.merge(&self.unsent);
+        served.percentiles()
+    }
+
+    /// True if most of the requests that ended were refused as overloaded: then the figures are those of the refusals.
+    pub fn is_mostly_refused(&self) -> bool {
+        self.answered[Outcome::Refused as usize] * 2 > self.answered.iter().sum::<u64>()
     }
 
     /// The slot of a request by the time since the phase's beginning.
@@ -144,6 +152,30 @@ impl PhaseResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What happened: refusals, which come at once, stood among the latencies of the answers.
+    #[test]
+    fn refusals_and_failures_do_not_make_an_application_look_fast() {
+        let (short, long) = (Duration::from_micros(100), Duration::from_millis(10));
+        let mut phase = PhaseResult::default();
+        for _ in 0..1_000 {
+            phase.record(Call::Reserve, Outcome::Refused, short);
+            phase.record(Call::Reserve, Outcome::Failed, short);
+        }
+        for _ in 0..5 {
+            phase.record(Call::Read, Outcome::Accepted, long);
+            phase.record(Call::Reserve, Outcome::Rejected, long);
+        }
+        let served = phase.served();
+        assert!(served.count == 10 && served.p50 >= 10.0, "{served:?}");
+        phase.unsent.record(Duration::from_secs(1));
+        assert!(phase.served().max >= 1_000.0);
+        assert!(!PhaseResult::default().is_mostly_refused());
+        phase.answered = [49, 51, 0, 0];
+        assert!(phase.is_mostly_refused());
+        phase.answered = [20, 50, 20, 10];
+        assert!(!phase.is_mostly_refused());
+    }
 
     #[test]
     fn recovery_is_the_first_good_second() {

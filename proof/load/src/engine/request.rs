@@ -1,6 +1,7 @@
 //! A request out of its step and the values of a user.
 
 use bytes::Bytes;
+use gesta_report::secrets::Secrets;
 use http_body_util::Full;
 use hyper::Request;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
@@ -9,6 +10,19 @@ use super::Engine;
 use super::user::Using;
 use crate::step::{Body, Step};
 use crate::template::{Place, Slot, Template};
+
+/// Parts of the names of headers that say who asks.
+const SECRET: [&str; 9] = [
+    "api-key",
+    "apikey",
+    "auth",
+    "cookie",
+    "password",
+    "secret",
+    "session",
+    "signature",
+    "token",
+];
 
 impl Engine {
     /// The request of a step. `is_setup`: before the setup has captured what the headers of all requests may need.
@@ -33,10 +47,7 @@ impl Engine {
                 json.render(using).to_string().into()
             }
         };
-        let shared = self.scenario.headers.iter();
-        // What the setup captures is not known in the setup.
-        let shared = shared.filter(|(_, value)| !is_setup || !has_captured(value));
-        for (name, value) in shared.chain(&step.headers) {
+        for (name, value) in self.headers_of(step, is_setup) {
             headers.insert(
                 name.clone(),
                 header_value(name, &value.render(using, Place::Text))?,
@@ -52,6 +63,39 @@ impl Engine {
         *request.headers_mut() = headers;
         Ok(request)
     }
+
+    /// The headers of a step: those of all requests, then its own.
+    fn headers_of<'a>(
+        &'a self,
+        step: &'a Step,
+        is_setup: bool,
+    ) -> impl Iterator<Item = (&'a HeaderName, &'a Template)> {
+        let shared = self.scenario.headers.iter();
+        // What the setup captures is not known in the setup.
+        let shared = shared.filter(move |(_, value)| !is_setup || !has_captured(value));
+        let all = shared.chain(&step.headers);
+        all.map(|(name, value)| (name, value))
+    }
+
+    /// What a request says that must not be shown if its answer repeats it: the headers that the command was given, and
+    /// those of the file that are secrets by their name, or that an answer gave.
+    pub(super) fn secrets(&self, step: &Step, using: &Using<'_>, is_setup: bool) -> Secrets {
+        let mut secrets = Secrets::default();
+        for value in self.limits.headers.values() {
+            secrets.add(&String::from_utf8_lossy(value.as_bytes()));
+        }
+        for (name, value) in self.headers_of(step, is_setup) {
+            if is_secret(name) || has_captured(value) {
+                secrets.add(&value.render(using, Place::Text));
+            }
+        }
+        secrets
+    }
+}
+
+/// True for a header that says who asks, by its name.
+fn is_secret(name: &HeaderName) -> bool {
+    SECRET.iter().any(|part| name.as_str().contains(part))
 }
 
 fn has_captured(value: &Template) -> bool {

@@ -1,6 +1,7 @@
 //! Opens a store by its URL, by way of the delay proxy if asked, and tells what is known about it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ use serde::Serialize;
 use crate::machine::network::{Network, WeatherArgs};
 use crate::machine::postgres;
 
+/// Largest file that a variable of the environment names.
+const NAMED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Stands for a server that is started for this run.
 pub const NEW_SERVER: &str = "postgres:new";
 
@@ -263,7 +266,9 @@ fn file_named_by(variable: &str) -> Result<Option<Vec<u8>>> {
     let Some(path) = std::env::var_os(variable) else {
         return Ok(None);
     };
-    let read = std::fs::read(&path).context(format!("{variable}={}", path.display()))?;
+    let path = Path::new(&path);
+    let read = gesta_report::file::read(path, NAMED_BYTES_MAX).map_err(Failure);
+    let read = read.context(format!("{variable}={}", path.display()))?;
     Ok(Some(read))
 }
 

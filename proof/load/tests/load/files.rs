@@ -212,6 +212,11 @@ fn a_wrong_file_is_refused_with_line_and_rule() {
             "\"a\" is no column of a feeder; there are a.x".into(),
         ),
         (
+            "steps = [{ request = \"GET /\" }]\n[feeders]\na = \"uuid\"\n[headers]\nx = \"1\"\ny = \"{{a}}\"",
+            6,
+            "headers.y: headers of all requests cannot use the feeder \"a\"".into(),
+        ),
+        (
             "[[flows]]\nname = \"f\"\nsteps = [{ request = \"GET /\" }]\n[[flows]]\nname = \"f\"\nsteps = []",
             4,
             "has the name of an earlier flow, \"f\"".into(),
@@ -243,11 +248,45 @@ fn a_wrong_record_is_told_with_its_own_line() {
         (refusal.line, &*refusal.rule),
         (3, "the record has 1 fields and not 2 as the first line")
     );
+    std::fs::write(folder.path().join("items.csv"), b"id\n1\n\xff\n").unwrap();
+    let refusal = Scenario::read(&path).unwrap_err();
+    assert!(refusal.file.ends_with("items.csv"), "{refusal}");
+    assert_eq!((refusal.line, &*refusal.rule), (3, "the line is not UTF-8"));
+    let latin = folder.path().join("latin.toml");
+    std::fs::write(&latin, b"steps = [\n{ request = \"GET /\xfc\" }]").unwrap();
+    let refusal = Scenario::read(&latin).unwrap_err();
+    assert_eq!((refusal.line, &*refusal.rule), (2, "the line is not UTF-8"));
     let missing = Scenario::read(&folder.path().join("none.toml")).unwrap_err();
     assert!(
         missing.rule.starts_with("the file cannot be read"),
         "{missing}"
     );
+}
+
+/// What happened: a file was read to its end whatever it said of its length, so `/dev/zero` filled the memory.
+#[test]
+fn what_has_no_end_is_not_read() {
+    let text = "steps = [{ request = \"GET /\" }]\n[feeders]\n\nitems = { csv = \"/dev/zero\" }";
+    let (line, rule) = refused(text);
+    assert_eq!(line, 4, "{rule}");
+    assert!(
+        rule.ends_with("/dev/zero: it is not a regular file"),
+        "{rule}"
+    );
+    let refusal = Scenario::read(Path::new("/dev/zero")).unwrap_err();
+    assert_eq!(refusal.rule, "it is not a regular file");
+}
+
+/// What happened: the length of a name was counted in bytes.
+#[test]
+fn a_name_has_up_to_200_characters() {
+    let named = |count: usize| {
+        let name = "ü".repeat(count);
+        format!("name = \"{name}\"\nsteps = [{{ request = \"GET /\" }}]")
+    };
+    assert!(Scenario::parse(Path::new("shop.toml"), &named(200)).is_ok());
+    let rule = "name must be a line of 1 to 200 characters".to_owned();
+    assert_eq!(refused(&named(201)), (1, rule));
 }
 
 #[test]

@@ -121,6 +121,7 @@ async fn answer(request: Request<Incoming>, seen: Arc<Mutex<Seen>>) -> Answer {
     let body = body.collect().await.map_err(|_| "no body")?.to_bytes();
     let body = String::from_utf8_lossy(&body).into_owned();
     let path = head.uri.to_string();
+    let [user, key] = ["authorization", "x-key"].map(|name| head.headers.get(name).cloned());
     let number = {
         let mut seen = seen.lock().unwrap();
         seen.requests.push(
@@ -140,6 +141,13 @@ async fn answer(request: Request<Incoming>, seen: Arc<Mutex<Seen>>) -> Answer {
         "stall" if number == 20 => std::thread::sleep(Duration::from_millis(600)),
         "endless" => return Ok(Response::new(Endless.boxed())),
         "busy" if number % 2 == 1 => response = response.status(503),
+        "crowded" if number % 2 == 1 => response = response.status(503),
+        "crowded" => tokio::time::sleep(Duration::from_millis(20)).await,
+        "full" => response = response.status(503),
+        "echo" => {
+            let text = Full::new(format!("{user:?} {key:?}").into());
+            return Ok(response.status(500).body(text.boxed()).unwrap());
+        }
         "broken" => response = response.status(500),
         "close" => response = response.header("connection", "close"),
         _ => {}

@@ -119,6 +119,75 @@ fn what_is_no_answer_is_told_with_its_cause() {
     );
 }
 
+/// What happened: refusals, which come at once, stood among the latencies of the answers, and a user who was refused
+/// asked again without a pause. So the fewer a service served, the faster it looked.
+#[test]
+fn refusals_do_not_make_a_service_look_fast() {
+    let service = Service::start(None);
+    let load = Load::of(&step("GET /crowded"), &service.url(), Drive::Closed(1));
+    let figures = load.until(&service, 20).unwrap();
+    let count = |wanted| figures.over(|_, outcome| outcome == wanted).count;
+    let served = figures.served();
+    assert!(count(Outcome::Refused) > 5, "{figures:?}");
+    assert_eq!(served.count, count(Outcome::Passed));
+    // The service takes that long for each answer that is no refusal.
+    assert!(served.p50 >= 20.0, "{served:?}");
+
+    let service = Service::start(None);
+    let load = Load::of(&step("GET /full"), &service.url(), Drive::Closed(2));
+    let figures = load.run().unwrap();
+    assert!(figures.is_mostly_refused() && figures.served().count == 0);
+    // Of 300 ms each user has slept at least 50 after each refusal.
+    assert!(service.seen.lock().unwrap().requests.len() <= 2 * 7);
+}
+
+/// Goal: what is never sent counts for those who are to be served.
+#[test]
+fn what_is_not_sent_is_not_served_in_time() {
+    let service = Service::start(None);
+    let drive = Drive::Open {
+        rate: 100.0,
+        users: 1,
+    };
+    let mut load = Load::of(&step("GET /silent"), &service.url(), drive);
+    load.limits.timeout = Duration::from_secs(2);
+    let figures = load.run().unwrap();
+    assert_eq!(figures.overall().count, 30);
+    assert_eq!(figures.served(), figures.unsent.percentiles());
+}
+
+/// Goal: an answer that repeats what the request said of who asks does not bring it into results: neither what the
+/// command was given nor what an answer gave.
+#[test]
+fn an_answer_that_repeats_a_secret_does_not_show_it() {
+    let service = Service::start(None);
+    let text = r#"
+headers = { authorization = "Bearer {{token}}" }
+setup = { steps = [{ request = "POST /login", capture = { token = "header:location" } }] }
+steps = [{ request = "GET /echo" }]"#;
+    let mut load = Load::of(text, &service.url(), Drive::Closed(1));
+    let key = "a-secret-key".parse().unwrap();
+    load.limits.headers.insert("x-key", key);
+    let figures = load.until(&service, 3).unwrap();
+    let trouble = &figures.troubles[&(0, "status 500".to_owned())];
+    assert_eq!(trouble.example, r#"Some("***") Some("***")"#);
+}
+
+/// Goal: a target that is refused is told without what may be its password.
+#[test]
+fn a_target_that_is_refused_shows_no_password() {
+    for (url, told) in [
+        ("http://u:secret@127.0.0.1:1", "\"http://***@127.0.0.1:1\""),
+        ("http://u:secret", "\"http://***\""),
+        ("u:secret@127.0.0.1:1", "\"***\""),
+        ("https://h/x?key=secret", "\"https://h/x?key=***\""),
+    ] {
+        let load = Load::of(&step("GET /"), url, Drive::Closed(1));
+        let why = load.run().unwrap_err();
+        assert!(why.starts_with(told) && !why.contains("secret"), "{why}");
+    }
+}
+
 /// Goal: a setup that does not go well ends the run before it begins, with the request and the cause.
 #[test]
 fn a_setup_that_fails_ends_the_run() {

@@ -1,11 +1,16 @@
 //! Reads files of JSON lines. What cannot be read is left out and told; only an empty rest is a failure.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use crate::file::up_to;
 use serde_json::Value;
 
-use crate::failure::{Context, Result, fail};
+use crate::failure::{Context, Failure, Result, fail};
 use crate::report::{FORMAT, Part, Report};
+
+/// Largest file; also a pipe is read so far.
+const FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// All that was read.
 #[derive(Debug, Clone, Default)]
@@ -23,7 +28,9 @@ pub(super) struct Lines {
 pub(super) fn read(files: &[PathBuf]) -> Result<Lines> {
     let mut lines = Lines::default();
     for file in files {
-        let bytes = std::fs::read(file).context(file.display())?;
+        let opened = File::open(file).context(file.display())?;
+        let bytes = up_to(opened, FILE_BYTES_MAX).map_err(Failure);
+        let bytes = bytes.context(file.display())?;
         lines.add(file, &bytes);
     }
     lines.fold_pieces();

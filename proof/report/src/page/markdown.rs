@@ -5,6 +5,8 @@
 //! take for its own is escaped. Not here: charts, whose figures stand in the tables, and figures of older runs of a
 //! setting.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use super::section::{Section, checks, name};
@@ -35,8 +37,8 @@ pub(super) fn write(reports: &[Report], to: &Path) -> Result<Vec<PathBuf>> {
         vec![(to.to_owned(), sections.iter().collect())]
     };
     for (file, sections) in &pages {
-        let there = std::fs::read_to_string(file).unwrap_or_default();
-        if !there.is_empty() && !there.starts_with(GENERATED) {
+        let there = beginning(file);
+        if !there.is_empty() && there != GENERATED.as_bytes() {
             return fail(format!(
                 "{} was not generated, so it is not written over",
                 file.display()
@@ -45,6 +47,16 @@ pub(super) fn write(reports: &[Report], to: &Path) -> Result<Vec<PathBuf>> {
         std::fs::write(file, page(sections)).context(file.display())?;
     }
     Ok(pages.into_iter().map(|(file, _)| file).collect())
+}
+
+/// As much of a file as tells whether it was generated; nothing if it is not there.
+fn beginning(file: &Path) -> Vec<u8> {
+    let mut there = Vec::new();
+    if let Ok(opened) = File::open(file) {
+        // What cannot be read cannot be written over either.
+        let _ = opened.take(GENERATED.len() as u64).read_to_end(&mut there);
+    }
+    there
 }
 
 /// The name of a kind with only letters, digits and dashes.
