@@ -306,9 +306,14 @@ pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
 
 /// Returns how many of something there are, in words.
 pub(crate) fn count(number: u64, one: &str) -> String {
+    counted(number, one, &format!("{one}s"))
+}
+
+/// Returns a number with what is said of one thing or of several, such as *1 event is* and *2 events are*.
+pub(crate) fn counted(number: u64, one: &str, several: &str) -> String {
     match number {
         1 => format!("1 {one}"),
-        number => format!("{number} {one}s"),
+        number => format!("{number} {several}"),
     }
 }
 

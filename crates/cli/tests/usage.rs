@@ -237,7 +237,7 @@ fn scavenging_tells_which_streams_it_cannot_read() {
 
     let text = succeed(&["--store", &store, "scavenge", "--yes"]);
     assert!(
-        text.contains("removed 2 events") && text.contains("1 streams were left"),
+        text.contains("removed 2 events") && text.contains("1 stream was left as it is"),
         "{text}"
     );
     let json = succeed(&["--store", &store, "--output", "json", "scavenge", "--yes"]);
@@ -706,7 +706,7 @@ fn numbers_that_are_missing_in_lines_are_told_as_they_are() {
     };
     let told = import(&[1, 3], &[]);
     let truth =
-        "1 numbers are missing within streams: what comes later of these numbers is refused";
+        "1 number is missing within streams: what comes later of these numbers is refused";
     assert!(stdout(&told).contains(truth), "{told:?}");
     assert!(!stdout(&told).contains("deleted"), "{told:?}");
     let refused = import(&[9], &[]);

@@ -16,7 +16,7 @@ use crate::args::{DEFAULT_SERVER, Global, SchemaCommand};
 use crate::config::Config;
 use crate::confirm;
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, ProgressLine};
+use crate::output::{Output, ProgressLine, count};
 
 pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Output) -> Outcome {
     match command {
@@ -79,8 +79,9 @@ async fn check_existing(url: &str, logs: u16, output: &mut Output) -> Outcome {
     if info.logs != logs {
         let found = info.logs;
         return Err(Failure::other(format!(
-            "the store exists and has {found} logs, not {logs}: --logs must be {found}, for their number stays as it is for \
-             the life of a store"
+            "the store exists and has {}, not {logs}: --logs must be {found}, for their number stays as it is for the life \
+             of a store",
+            count(found.into(), "log")
         )));
     }
     let incarnation = info.incarnation;

@@ -15,7 +15,7 @@ use crate::args::{self, After, Global, ReadFrom, StreamCommand};
 use crate::confirm;
 use crate::exit::{Failure, Outcome};
 use crate::input::{self, Feed, Ids, refuse_line};
-use crate::output::{Output, ProgressLine, rate, say, until_reader_gone, visible};
+use crate::output::{Output, ProgressLine, counted, rate, say, until_reader_gone, visible};
 
 /// The most events in one page.
 const PAGE: u64 = 1_000;
@@ -94,10 +94,13 @@ async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) 
                 stored += events.len();
                 let events = std::mem::take(&mut events);
                 let told = format!(
-                    "{stored} events are stored, up to line {number}: do not append them again"
+                    "{} stored, up to line {number}: do not append {} again",
+                    counted(stored as u64, "event is", "events are"),
+                    if stored == 1 { "it" } else { "them" }
                 );
                 expected = send(&*store, &args, expected, events, &told, output).await?;
-                progress.set(format!("{stored} events were stored, up to line {number}"));
+                let events = counted(stored as u64, "event was", "events were");
+                progress.set(format!("{events} stored, up to line {number}"));
             }
         }
         if !events.is_empty() {
