@@ -18,7 +18,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::address::resolve;
+use super::address::{resolve, who_has};
 use super::node::{self, OfNode};
 use super::served::Served;
 use super::supervisor::{Supervisor, look_at};
@@ -64,7 +64,10 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let tls = tls::files(&config.tls, listen, advertised.as_ref())?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let bound = gesta_server::bind(server_config(&config, listen, advertised.clone(), tls)?).await;
-    let bound = bound.map_err(|error| cannot_listen(&error))?;
+    let bound = match bound {
+        Ok(bound) => bound,
+        Err(error) => return Err(cannot_listen(&error).await),
+    };
     let mut options = options(&config);
     let wrong_password = access::wrong_admin_password(&config)?;
     if wrong_password.is_some() {
@@ -235,11 +238,16 @@ fn stopped_at_once() -> Failure {
 
 /// Tells why a server does not listen, and how it listens elsewhere if another program has the address. Settings that
 /// never work are wrong usage, which nobody tries again.
-fn cannot_listen(error: &StartError) -> Failure {
+async fn cannot_listen(error: &StartError) -> Failure {
     match error {
         StartError::NotLoopback(_) | StartError::Tls(_) => Failure::usage(error.to_string()),
-        StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            Failure::other(format!("{error}; --listen HOST:PORT names another address"))
+        StartError::Listen { source, address }
+            if source.kind() == std::io::ErrorKind::AddrInUse =>
+        {
+            let who = who_has(*address).await;
+            Failure::other(format!(
+                "{error}; {who}; --listen HOST:PORT names another address"
+            ))
         }
         _ => Failure::other(error.to_string()),
     }

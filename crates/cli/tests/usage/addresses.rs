@@ -43,6 +43,36 @@ fn the_health_of_a_server_is_asked() {
     assert_eq!(code(&wrong), 2, "{wrong:?}");
 }
 
+/// What happened: a second server was told of a port that is in use, and not that it was the first one that had it.
+#[test]
+fn who_has_an_address_is_told() {
+    let home = tempfile::tempdir().unwrap();
+    let first = Server::start(&url_of(&home.path().join("first.db")));
+    let second = url_of(&home.path().join("second.db"));
+    let listen = ["serve", "--store", &second, "--listen"];
+    let refused = run(&[&listen[..], &[first.address()]].concat());
+    assert_eq!(code(&refused), 1, "{refused:?}");
+    let told = stderr(&refused);
+    let who = format!("a server of Gesta answers there: gesta info --store {}", first.url);
+    assert!(told.contains(&who), "{told}");
+    assert!(told.contains("--listen HOST:PORT names another"), "{told}");
+    // It takes connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = silent.local_addr().unwrap();
+    let refused = run(&[&listen[..], &[&taken.to_string()]].concat());
+    let told = stderr(&refused);
+    let who = format!("another program has port {}; --listen", taken.port());
+    assert!(told.contains(&who), "{told}");
+    let secret = home.path().join("secret");
+    std::fs::write(&secret, "what all nodes of the test share").unwrap();
+    let mut node = gesta(&["serve", "--store", "postgres://u@127.0.0.1:1/d", "--node"]);
+    let node = node.arg(taken.to_string()).arg("--cluster-secret-file");
+    let refused = output_of(node.arg(&secret));
+    let told = stderr(&refused);
+    assert_eq!(code(&refused), 1, "{told}");
+    assert!(told.contains("--node HOST:PORT (cluster.node) names"), "{told}");
+}
+
 /// Goal: a command sends nothing to what is no server of Gesta, and ends at once where none answers.
 #[test]
 fn a_wrong_address_of_a_server_is_told_before_anything_is_sent() {
