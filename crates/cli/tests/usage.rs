@@ -730,3 +730,29 @@ fn numbers_that_are_missing_in_lines_are_told_as_they_are() {
     let other = run(&[&other[..], &["--store", &store]].concat());
     assert_eq!(code(&other), 2, "{other:?}");
 }
+
+/// What happened: a dry run that had found what stops an import ended like one that had found nothing.
+#[test]
+fn a_dry_run_ends_as_the_import_would() {
+    let import = |numbers: &[u64], more: &[&str]| {
+        let of =
+            |n: &u64| format!("{{\"stream\":\"a\",\"sequence\":{n},\"type\":\"t\",\"data\":1}}\n");
+        let text: String = numbers.iter().map(of).collect();
+        let command = ["import", "-", "--kind", "lines", "--dry-run"];
+        run_with_input(&[&command[..], more].concat(), &text)
+    };
+    let whole = import(&[1, 2], &[]);
+    assert_eq!(code(&whole), 0, "{whole:?}");
+    for form in ["pretty", "json"] {
+        let found = import(&[1, 0], &["--output", form]);
+        assert_eq!(code(&found), 1, "{found:?}");
+        let told = stderr(&found);
+        let first = "1 event cannot be imported, the first of them \"a\" number 0 (place ";
+        assert!(told.contains(first), "{told}");
+        assert!(told.contains("comes after later ones"), "{told}");
+        assert!(stdout(&found).contains("cannot be an event") || form == "json");
+        assert!(!stdout(&found).is_empty(), "the report comes first");
+    }
+    let left_out = import(&[1, 0], &["--skip-unmappable"]);
+    assert_eq!(code(&left_out), 0, "{left_out:?}");
+}

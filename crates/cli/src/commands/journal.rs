@@ -50,7 +50,16 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
         let stopped = || "stopped: nothing was stored".into();
         let report = until_stopped(&mut interrupts()?, reading, stopped).await;
         drop(line);
-        return tell((args.kind, report?), true, begun, output);
+        let report = report?;
+        let refusal = refusal(&report).filter(|_| !args.skip_unmappable);
+        tell((args.kind, report), true, begun, output)?;
+        return match refusal {
+            None => Ok(()),
+            Some(refusal) => {
+                output.flush()?;
+                Err(refusal)
+            }
+        };
     }
     // A source that is away for a while is waited for by who follows it; nothing else leaves a new store behind.
     if let Err(error) = Import::check(&options).await
@@ -152,6 +161,25 @@ fn options(global: &Global, args: &ImportJournal) -> Outcome<Options> {
         ));
     }
     Ok(options)
+}
+
+/// Returns how an import would end that a dry run was made for, if it would end with an error: at the first event that
+/// cannot be one of the store.
+fn refusal(report: &Report) -> Option<Failure> {
+    if report.unmappable == 0 {
+        return None;
+    }
+    let events = count(report.unmappable, "event");
+    let first = report.unmappable_samples.first().map(|first| {
+        format!(
+            ", the first of them {:?} number {} (place {}): {}",
+            first.key, first.sequence, first.place, first.why
+        )
+    });
+    Some(Failure::other(format!(
+        "{events} cannot be imported{}; an import stops there, and --skip-unmappable leaves such events out",
+        first.unwrap_or_default()
+    )))
 }
 
 fn per_second(events: u64, seconds: f64) -> f64 {
