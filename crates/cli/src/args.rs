@@ -126,7 +126,12 @@ pub(crate) fn without_common_options(mut error: clap::Error) -> clap::Error {
     let command = Cli::command();
     let common = command.get_arguments().filter(|arg| arg.is_global_set());
     let common: Vec<(String, bool)> = common
-        .filter_map(|arg| Some((format!("--{}", arg.get_long()?), arg.get_action().takes_values())))
+        .filter_map(|arg| {
+            Some((
+                format!("--{}", arg.get_long()?),
+                arg.get_action().takes_values(),
+            ))
+        })
         .collect();
     let styled = usage.ansi().to_string();
     let mut words = styled.split(' ').peekable();
@@ -275,7 +280,10 @@ mod tests {
             &[],
         ] {
             let told = refusal(&[&append[..], options].concat());
-            assert!(told.contains("Usage: gesta stream append <STREAM>"), "{told}");
+            assert!(
+                told.contains("Usage: gesta stream append <STREAM>"),
+                "{told}"
+            );
         }
         let told = refusal(&["gesta", "cluster", "move", "3", "--store", "x"]);
         assert!(

@@ -9,6 +9,7 @@ mod confirm;
 mod exit;
 mod input;
 mod log_lines;
+mod named_store;
 mod output;
 mod private_file;
 mod process;

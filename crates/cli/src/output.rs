@@ -25,6 +25,7 @@ use tokio::net::unix::pipe;
 
 use crate::args::OutputFormat;
 use crate::exit::{Failure, Outcome};
+use crate::named_store;
 
 pub(crate) use self::progress::{ProgressLine, copied, humane, rate};
 
@@ -325,9 +326,10 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Says a text, as [`say!`] does.
+/// Says a text, as [`say!`] does. Commands that it names get the store of this one.
 pub(crate) fn said(text: &str) {
-    progress::above(|| eprintln!("{}", in_one_piece(text)));
+    let text = named_store::completed(text);
+    progress::above(|| eprintln!("{}", in_one_piece(&text)));
 }
 
 /// Returns a text as it is said: the lines after the first one are set back, so that a text of others does not look

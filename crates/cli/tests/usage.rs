@@ -95,7 +95,8 @@ fn an_answer_that_cannot_be_written_says_what_is_done() {
     let create = ["token", "create", "root", "--scope", "read"];
     let told = unwritten(&create, b"");
     let (_, id) = told.split_once("gesta token revoke ").expect(&told);
-    let (id, _) = id.split_once('`').expect(&told);
+    let (id, rest) = id.split_once(' ').expect(&told);
+    assert!(rest.starts_with(&format!("--store {store}`")), "{told}");
     succeed(&["token", "revoke", id, "--store", &store]);
     unwritten(&["stream", "read", "a"], b"");
 }
@@ -705,8 +706,7 @@ fn numbers_that_are_missing_in_lines_are_told_as_they_are() {
         run_with_input(&[&command[..], more].concat(), &text)
     };
     let told = import(&[1, 3], &[]);
-    let truth =
-        "1 number is missing within streams: what comes later of these numbers is refused";
+    let truth = "1 number is missing within streams: what comes later of these numbers is refused";
     assert!(stdout(&told).contains(truth), "{told:?}");
     assert!(!stdout(&told).contains("deleted"), "{told:?}");
     let refused = import(&[9], &[]);
@@ -729,6 +729,29 @@ fn numbers_that_are_missing_in_lines_are_told_as_they_are() {
     ];
     let other = run(&[&other[..], &["--store", &store]].concat());
     assert_eq!(code(&other), 2, "{other:?}");
+}
+
+/// What happened: whoever wrote two slashes before a path was not told that it is a relative one.
+#[test]
+fn a_relative_path_after_two_slashes_is_told() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = gesta(&["info", "--store", "sqlite://var/gesta.db"]);
+    let missing = output_of(command.current_dir(home.path()));
+    assert_eq!(code(&missing), 1, "{missing:?}");
+    let told = stderr(&missing);
+    assert!(
+        told.contains("names the path var/gesta.db in the current folder"),
+        "{told}"
+    );
+    assert!(told.contains("as sqlite:var/gesta.db does"), "{told}");
+    let store = ["--store", "sqlite://gesta.db"];
+    let append = ["stream", "append", "a", "--type", "t", "--data", "1"];
+    let mut command = gesta(&[&append[..], &store].concat());
+    assert!(output_of(command.current_dir(home.path())).status.success());
+    let mut command = gesta(&[&["info"][..], &store].concat());
+    let told = output_of(command.current_dir(home.path()));
+    let place = home.path().canonicalize().unwrap().join("gesta.db");
+    assert!(stdout(&told).contains(place.to_str().unwrap()), "{told:?}");
 }
 
 /// What happened: a dry run that had found what stops an import ended like one that had found nothing.

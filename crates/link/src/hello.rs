@@ -58,7 +58,9 @@ pub(crate) enum HelloError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// The node that was dialled has said that the proof of this one is none: one of the two has another secret.
-    #[error("the secrets of the two nodes differ: all nodes of a cluster need the same one (--cluster-secret-file)")]
+    #[error(
+        "the secrets of the two nodes differ: all nodes of a cluster need the same one (--cluster-secret-file)"
+    )]
     OtherSecret,
     /// The hello was refused. The sentence names the rule that was broken.
     #[error("{0}")]
@@ -363,7 +365,10 @@ mod tests {
     async fn nodes_with_other_secrets_do_not() {
         let nodes = [&node(1), &node(2)];
         let (dialled, listened) = meet(["0123456789abcdef", "0123456789abcdeg"], nodes).await;
-        assert!(matches!(dialled, Err(HelloError::OtherSecret)), "{dialled:?}");
+        assert!(
+            matches!(dialled, Err(HelloError::OtherSecret)),
+            "{dialled:?}"
+        );
         assert!(sentence(dialled).starts_with("the secrets of the two nodes differ: "));
         assert!(sentence(listened).contains("does not know the secret"));
     }

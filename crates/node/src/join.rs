@@ -160,11 +160,7 @@ impl Node {
         let _ = node_of.set(Arc::downgrade(&node));
         telling.spawn(tell_others(&node));
         let here = Address::new(options.address);
-        tokio::spawn(strangers::watch(
-            Arc::downgrade(&node),
-            here,
-            parts.clone(),
-        ));
+        tokio::spawn(strangers::watch(Arc::downgrade(&node), here, parts.clone()));
         for membership in parts {
             tokio::spawn(report_reach(Arc::downgrade(&node), membership));
         }

@@ -84,7 +84,10 @@ pub(crate) async fn ensure_none(
 ) -> Result<()> {
     let here = link.address.as_str();
     let before = registry.look().await?;
-    let others = before.nodes.iter().filter(|node| *node.info.address != *here);
+    let others = before
+        .nodes
+        .iter()
+        .filter(|node| *node.info.address != *here);
     let met = others.map(async |node| {
         let address = Arc::clone(&node.info.address);
         let met = meet(link, &Address::new(Arc::clone(&address))).await;

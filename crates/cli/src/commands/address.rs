@@ -26,7 +26,9 @@ pub(super) async fn who_has(address: SocketAddr) -> String {
         }
         // It says so on each request without TLS.
         Ok(Err(error)) if error.to_string().contains("speaks TLS only") => {
-            format!("a server of Gesta answers there: gesta info --store https://{address} shows it")
+            format!(
+                "a server of Gesta answers there: gesta info --store https://{address} shows it"
+            )
         }
         _ => format!("another program has port {}", address.port()),
     }

@@ -262,11 +262,7 @@ fn pretty(told: &Summary) -> String {
         }
     }
     let snapshots = ("snapshot stays", "snapshots stay");
-    line(
-        report.snapshots.unwrap_or(0),
-        snapshots,
-        " in the source",
-    );
+    line(report.snapshots.unwrap_or(0), snapshots, " in the source");
     let late = (
         "event was committed late, and comes",
         "events were committed late, and come",

@@ -196,7 +196,10 @@ async fn remove_hidden(
                     format!("looked at {streams}; {hidden} hidden")
                 }
                 RunMode::Real => {
-                    format!("looked at {streams}; {} removed", count(now.events, "event"))
+                    format!(
+                        "looked at {streams}; {} removed",
+                        count(now.events, "event")
+                    )
                 }
             }
         });

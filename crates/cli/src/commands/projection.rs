@@ -53,6 +53,8 @@ impl TargetDatabase {
             )
         })?;
         if let Some(path) = target.strip_prefix("sqlite:") {
+            // As the URL of a store.
+            let path = path.strip_prefix("//").unwrap_or(path);
             if schema.is_some() {
                 return Err(Failure::usage("--schema: an SQLite file has no schemas"));
             }
@@ -253,7 +255,10 @@ fn parked(count: usize) -> String {
 /// One line of a list.
 pub(super) fn line(version: &VersionReport) -> String {
     let (name, number, life) = (&version.name, version.version, version.life);
-    let (doing, events) = (doing(version), count(version.events.unsigned_abs(), "event"));
+    let (doing, events) = (
+        doing(version),
+        count(version.events.unsigned_abs(), "event"),
+    );
     let mut text = format!("{name} v{number}  {life}  {doing}  {events}");
     if let Some(lag) = version.lag_seconds {
         text.push_str(&format!("  lag {lag:.1} s"));

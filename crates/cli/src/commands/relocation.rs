@@ -230,7 +230,11 @@ impl<'a> Telling<'a> {
                 let events = *events;
                 self.line.tell(|_| {
                     let read = count(events, "event");
-                    let they = if events == 1 { "it is that" } else { "they are those" };
+                    let they = if events == 1 {
+                        "it is that"
+                    } else {
+                        "they are those"
+                    };
                     format!("read {read} back: {they} of the source")
                 });
             }

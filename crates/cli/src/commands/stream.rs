@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::appending::append_surely;
 use super::progress::Progress;
+use super::waiting::told_if_slow;
 use super::{with_new_store, with_store, with_store_telling};
 use crate::args::{self, After, Global, ReadFrom, StreamCommand};
 use crate::confirm;
@@ -184,14 +185,13 @@ async fn read(
     let mut written = 0;
     loop {
         let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
-        let page = store
-            .read_stream(ReadStream {
-                stream: args.stream.clone(),
-                from,
-                direction,
-                limit,
-            })
-            .await?;
+        let page = store.read_stream(ReadStream {
+            stream: args.stream.clone(),
+            from,
+            direction,
+            limit,
+        });
+        let page = told_if_slow(page).await?;
         for event in &page.events {
             output.event(event, None)?;
         }
@@ -216,13 +216,12 @@ async fn list(store: &dyn EventStore, args: args::StreamList, output: &mut Outpu
     let mut after = args.after;
     loop {
         let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
-        let page = store
-            .list_streams(ListStreams {
-                prefix: args.prefix.clone(),
-                after,
-                limit,
-            })
-            .await?;
+        let page = store.list_streams(ListStreams {
+            prefix: args.prefix.clone(),
+            after,
+            limit,
+        });
+        let page = told_if_slow(page).await?;
         for stream in &page.streams {
             let record =
                 json!({"stream": stream.stream.as_str(), "last_revision": stream.last_revision.0});
@@ -265,7 +264,7 @@ async fn delete(global: &Global, args: args::StreamDelete, output: &mut Output) 
     with_store(global, async |store| {
         let kind = if args.tombstone { DeleteKind::Tombstone } else { DeleteKind::Soft };
         let request = DeleteStream { stream: args.stream.clone(), expected: args.expected, kind };
-        let deleted = store.delete_stream(request).await?;
+        let deleted = told_if_slow(store.delete_stream(request)).await?;
         let record = json!({"stream": args.stream.as_str(), "log": deleted.log.0, "position": deleted.position.0});
         output.record(&record, |_| format!("deleted, position {}", deleted.position))
     })
@@ -341,7 +340,7 @@ async fn metadata(
     output: &mut Output,
 ) -> Outcome {
     let Some(text) = args.set else {
-        let record = store.stream_metadata(args.stream).await?;
+        let record = told_if_slow(store.stream_metadata(args.stream)).await?;
         output.json_text(&String::from_utf8_lossy(record.metadata.json()))?;
         return output.text("\n");
     };
@@ -356,7 +355,7 @@ async fn metadata(
         expected: args.expected,
         metadata,
     };
-    let set = store.set_stream_metadata(request).await?;
+    let set = told_if_slow(store.set_stream_metadata(request)).await?;
     if says_little {
         say!(
             "$acl does not say who may change it ($mw): those who have every right that it names, and administrators"
