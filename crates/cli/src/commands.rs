@@ -222,7 +222,7 @@ fn database_url(global: &Global) -> Outcome<String> {
 async fn connect_to_server(global: &Global, url: &str) -> Outcome<HttpStore> {
     let server = client::store(global, url)?;
     // Where a proxy keeps strangers out, nobody can tell before the command says who calls.
-    let Err(error) = server.look().await else {
+    let Err(error) = told_if_slow(server.look()).await else {
         return Ok(server);
     };
     let hint = "start one with `gesta serve`, or give --store with a store or server URL";
