@@ -22,8 +22,9 @@ mod virtual_streams;
 
 use std::path::PathBuf;
 
-use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{NonEmptyStringValueParser, StyledStr};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub(crate) use self::access::{
     AccessMode, NewPassword, TokenCommand, TokenCreate, TokenScope, UserAdd, UserCommand,
@@ -114,6 +115,48 @@ impl Global {
     pub(crate) fn store_urls(&self) -> Option<String> {
         (!self.store.is_empty()).then(|| self.store.join(" "))
     }
+}
+
+/// Takes the options of every command out of the usage line of an error. The line repeats each option that was given
+/// beside those that must be given, so that `--store` would look like one of the latter.
+pub(crate) fn without_common_options(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else {
+        return error;
+    };
+    let command = Cli::command();
+    let common = command.get_arguments().filter(|arg| arg.is_global_set());
+    let common: Vec<(String, bool)> = common
+        .filter_map(|arg| {
+            Some((
+                format!("--{}", arg.get_long()?),
+                arg.get_action().takes_values(),
+            ))
+        })
+        .collect();
+    let styled = usage.ansi().to_string();
+    let mut words = styled.split(' ').peekable();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        let shown = plain(word);
+        match common.iter().find(|(option, _)| *option == shown) {
+            // Its value goes with it.
+            Some((_, has_value)) => {
+                words.next_if(|_| *has_value);
+            }
+            None => kept.push(word),
+        }
+    }
+    let usage = StyledStr::from(kept.join(" "));
+    error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+    error
+}
+
+/// Returns a word without the sequences that change its looks on a terminal.
+fn plain(word: &str) -> String {
+    let mut parts = word.split('\u{1b}');
+    let begin = parts.next().unwrap_or_default();
+    let rest = parts.map(|part| part.split_once('m').map_or("", |(_, text)| text));
+    std::iter::once(begin).chain(rest).collect()
 }
 
 /// The form of data on standard output.
@@ -215,11 +258,92 @@ pub(crate) enum Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_tree_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    fn refusal(arguments: &[&str]) -> String {
+        let refused = Cli::try_parse_from(arguments).expect_err("refused");
+        without_common_options(refused).to_string()
+    }
+
+    /// What happened: whoever gave `--store` and forgot something else was shown `--store` as if it were required.
+    #[test]
+    fn usage_lines_show_what_must_be_given() {
+        let append = ["gesta", "stream", "append"];
+        for options in [
+            &["--store", "sqlite:x"][..],
+            &["--store=a", "--store=b", "--plain-http", "--output", "json"],
+            &["--plain-http"],
+            &[],
+        ] {
+            let told = refusal(&[&append[..], options].concat());
+            assert!(
+                told.contains("Usage: gesta stream append <STREAM>"),
+                "{told}"
+            );
+        }
+        let told = refusal(&["gesta", "cluster", "move", "3", "--store", "x"]);
+        assert!(
+            told.contains("Usage: gesta cluster move --to <NODE> <LOG>"),
+            "{told}"
+        );
+        // What the option lacks is still told of it.
+        let told = refusal(&["gesta", "info", "--store", ""]);
+        assert!(told.contains("--store <URL>"), "{told}");
+        assert_eq!(plain("\u{1b}[1m--store\u{1b}[0m"), "--store");
+    }
+
+    /// What happened: errors of numbers and ids were those of Rust, such as *invalid digit found in string*.
+    #[test]
+    fn wrong_numbers_and_ids_are_refused_with_the_rule() {
+        for wrong in ["abc", "-1", "1.5", "99999999999999999999999"] {
+            for command in [
+                "stream read a --limit",
+                "stream tail a --limit",
+                "stream list --limit",
+                "stream read a --from",
+                "stream append a --batch",
+                "stream append a --type t --data 1 --id",
+                "all read --limit",
+                "all tail --limit",
+                "all import --skip",
+                "all import --batch",
+                "schema create --logs",
+                "schema print --logs",
+                "copy a b --logs",
+                "index find i a=1 --limit",
+                "index run i --path a --version",
+                "projection info p --version",
+                "projection parked p --limit",
+                "timer list --limit",
+                "group replay-parked s::g --stop-at",
+                "group reset s::g --to",
+                "cluster unpin",
+                "cluster pin",
+                "cluster move",
+                "cluster move-log",
+                "cluster recover-log",
+                "cluster history --limit",
+                "cluster drain n --wait",
+            ] {
+                let command = format!("gesta {command}");
+                // An option takes a value that begins with a hyphen only if they are one word.
+                let is_option = command.contains(" --");
+                let between = if is_option { "=" } else { " " };
+                if !is_option && wrong.starts_with('-') {
+                    continue;
+                }
+                let command = format!("{command}{between}{wrong}");
+                let told = refusal(&command.split(' ').collect::<Vec<_>>());
+                assert!(told.contains(": must be "), "{command}: {told}");
+                for word in ["digit", "string", "character", " not in "] {
+                    assert!(!told.contains(word), "{command}: {told}");
+                }
+            }
+        }
     }
 
     #[test]

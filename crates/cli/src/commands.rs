@@ -31,7 +31,9 @@ mod supervisor;
 mod timer;
 mod tls;
 mod user;
+mod waiting;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::CommandFactory;
@@ -44,11 +46,13 @@ use crate::args::{Cli, Command, DEFAULT_SERVER, Global, LogFormat};
 use crate::config::DEFAULT_STORE;
 use crate::exit::{Failure, Outcome};
 use crate::log_lines::LogLines;
+use crate::named_store::{self, Named};
 use crate::output::{Output, say};
 use crate::private_file;
 use crate::version;
 
 use self::progress::Progress;
+use self::waiting::told_if_slow;
 
 /// What commands log unless they are told otherwise: errors, and connections that nothing protects.
 const LOG_FILTER: &str = "error,gesta::unprotected=warn";
@@ -61,11 +65,17 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
     } = cli;
     // Beside a server the environment names its database, which is not what a probe asks.
     let is_probe = matches!(command, Command::Health { .. }) && global.store_file.is_none();
-    if !is_probe {
-        read_store_file(&mut global)?;
-    }
+    let file = match is_probe {
+        true => None,
+        false => read_store_file(&mut global)?,
+    };
     if let Command::Serve(serve) = command {
-        return serve::run(global, serve).await;
+        return serve::run(global, serve, file).await;
+    }
+    // A copy and a move have two stores, which texts name themselves.
+    let has_two = matches!(command, Command::Copy(_) | Command::Move(_));
+    if let Some(urls) = given_store(&global).filter(|_| !has_two) {
+        named_store::set(Named::new(urls, file));
     }
     let environment = |name| std::env::var(name).ok();
     let filter = global
@@ -137,10 +147,11 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
     output.flush()
 }
 
-/// Takes the URL of the store from a file, if one is named. Flags have precedence over the environment.
-fn read_store_file(global: &mut Global) -> Outcome {
+/// Takes the URL of the store from a file, if one is named, and returns the file. Flags have precedence over the
+/// environment.
+fn read_store_file(global: &mut Global) -> Outcome<Option<PathBuf>> {
     if !global.store.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let (path, name) = match (&global.store_file, std::env::var_os("GESTA_STORE_FILE")) {
         (Some(path), _) => (path.clone(), "--store-file"),
@@ -151,7 +162,7 @@ fn read_store_file(global: &mut Global) -> Outcome {
             let text = "GESTA_STORE and GESTA_STORE_FILE are both set: set one of them";
             return Err(Failure::usage(text));
         }
-        (None, None) => return Ok(()),
+        (None, None) => return Ok(None),
     };
     private_file::warn_of_others("the URL of the store", &path);
     let refuse = |why: &str| Failure::usage(format!("{name} {}: {why}", path.display()));
@@ -181,7 +192,7 @@ fn read_store_file(global: &mut Global) -> Outcome {
         }
     }
     global.store = urls;
-    Ok(())
+    Ok(Some(path))
 }
 
 fn given_store(global: &Global) -> Option<String> {
@@ -211,7 +222,7 @@ fn database_url(global: &Global) -> Outcome<String> {
 async fn connect_to_server(global: &Global, url: &str) -> Outcome<HttpStore> {
     let server = client::store(global, url)?;
     // Where a proxy keeps strangers out, nobody can tell before the command says who calls.
-    let Err(error) = server.look().await else {
+    let Err(error) = told_if_slow(server.look()).await else {
         return Ok(server);
     };
     let hint = "start one with `gesta serve`, or give --store with a store or server URL";
@@ -303,7 +314,7 @@ async fn work_on(
 ) -> Outcome {
     let mut interrupts = interrupts()?;
     let store = tokio::select! {
-        store = connect(global, missing) => store?,
+        store = told_if_slow(connect(global, missing)) => store?,
         _ = interrupts.recv() => return Err(Failure::interrupted(BEFORE_ALL)),
     };
     let outcome = tokio::select! {

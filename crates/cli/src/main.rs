@@ -9,6 +9,7 @@ mod confirm;
 mod exit;
 mod input;
 mod log_lines;
+mod named_store;
 mod output;
 mod private_file;
 mod process;
@@ -29,7 +30,7 @@ use crate::output::say;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| args::without_common_options(error).exit());
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -25,6 +25,7 @@ use tokio::net::unix::pipe;
 
 use crate::args::OutputFormat;
 use crate::exit::{Failure, Outcome};
+use crate::named_store;
 
 pub(crate) use self::progress::{ProgressLine, copied, humane, rate};
 
@@ -306,9 +307,14 @@ pub(crate) fn escaped(json: &str) -> Cow<'_, str> {
 
 /// Returns how many of something there are, in words.
 pub(crate) fn count(number: u64, one: &str) -> String {
+    counted(number, one, &format!("{one}s"))
+}
+
+/// Returns a number with what is said of one thing or of several, such as *1 event is* and *2 events are*.
+pub(crate) fn counted(number: u64, one: &str, several: &str) -> String {
     match number {
         1 => format!("1 {one}"),
-        number => format!("{number} {one}s"),
+        number => format!("{number} {several}"),
     }
 }
 
@@ -320,9 +326,10 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Says a text, as [`say!`] does.
+/// Says a text, as [`say!`] does. Commands that it names get the store of this one.
 pub(crate) fn said(text: &str) {
-    progress::above(|| eprintln!("{}", in_one_piece(text)));
+    let text = named_store::completed(text);
+    progress::above(|| eprintln!("{}", in_one_piece(&text)));
 }
 
 /// Returns a text as it is said: the lines after the first one are set back, so that a text of others does not look

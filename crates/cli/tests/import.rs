@@ -619,8 +619,8 @@ fn consumer_groups_go_on_in_a_copy() {
     // The copy has no events of groups: 7 + 3 of the 16 are before the place of the group on all events.
     for expected in [
         "imported 16 events; 0 were",
-        "group $all::kept was created: it goes on at 11 and has 1 parked events",
-        "group orders::kept was created: it goes on at 7 and has 1 parked events",
+        "group $all::kept was created: it goes on at 11 and has 1 parked event",
+        "group orders::kept was created: it goes on at 7 and has 1 parked event",
         "group orders::gone was deleted, and was not created",
     ] {
         assert!(text.contains(expected), "{text}");
@@ -644,7 +644,7 @@ fn consumer_groups_go_on_in_a_copy() {
     let done = run_with_input(&["--store", &server.url, "all", "import"], &exported);
     let text = stdout(&done);
     assert!(
-        text.contains("group orders::kept was created: it goes on at 7 and has 1 parked events")
+        text.contains("group orders::kept was created: it goes on at 7 and has 1 parked event")
             && text.contains("group $all::kept was not created; it had come to position")
             && text.contains("gesta group reset '$all::kept' --to"),
         "{done:?}"
@@ -701,7 +701,8 @@ fn a_group_that_an_import_has_begun_to_make_is_finished() {
 
     let copy = url("2.db");
     made_so_far(&copy, 7);
-    let finished = "group orders::kept was created: it goes on at 7 and has 1 parked events; an earlier import";
+    let finished =
+        "group orders::kept was created: it goes on at 7 and has 1 parked event; an earlier import";
     let lines = exported.lines().count().to_string();
     let text = import(&copy, &["--skip", &lines]);
     assert!(text.contains(finished), "{text}");

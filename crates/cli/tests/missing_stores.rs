@@ -112,6 +112,9 @@ fn a_store_whose_write_ahead_log_was_deleted_is_refused() {
             text.contains("gesta.db-wal") && text.contains("was deleted after a crash"),
             "{text}"
         );
+        // What happened: typed as it was said, the command worked on another store.
+        let hint = format!("`gesta schema new-incarnation --store {store}`");
+        assert!(text.contains(&hint), "{text}");
     };
     refused(&["verify"]);
     refused(&["info"]);

@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use gesta_rig::{Server as Postgres, ServerConfig};
+use gesta_rig::{FaultProxy, Server as Postgres, ServerConfig};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
@@ -56,7 +56,12 @@ impl Shared {
     }
 
     fn node_at(&self, address: &str) -> Server {
-        let secret = self.folder.path().join("secret");
+        self.node_with(address, "secret", &[])
+    }
+
+    /// A node whose secret is in this file of the folder.
+    fn node_with(&self, address: &str, secret: &str, more: &[&str]) -> Server {
+        let secret = self.folder.path().join(secret);
         let node = [
             "--listen",
             "127.0.0.1:0",
@@ -65,7 +70,7 @@ impl Shared {
             "--cluster-secret-file",
             secret.to_str().unwrap(),
         ];
-        Server::start_with(&self.url, &node)
+        Server::start_with(&self.url, &[&node[..], more].concat())
     }
 
     /// Runs a command once.
@@ -127,6 +132,43 @@ impl Shared {
         assert_eq!(code(&output), code_, "{arguments:?}: {output:?}");
         stderr(&output)
     }
+}
+
+/// Goal: a node that could not ask the owner for its secret before it joined leaves as soon as it can, and takes no log;
+/// the owner stays.
+#[test]
+fn a_stranger_that_has_joined_gives_way_to_the_owner() {
+    let Some(shared) = Shared::start() else {
+        return;
+    };
+    let listen = gesta_rig::free_address().unwrap();
+    let network = FaultProxy::start(listen).unwrap();
+    network.refuse_connections(true);
+    let told = network.addr().to_string();
+    let owner = shared.node_with(&listen.to_string(), "secret", &["--advertise", &told]);
+    wait_until("the first node has all logs", || {
+        shared.owners() == [Some(1); LOGS]
+    });
+    shared.told(&["freeze"]);
+    let other = shared.folder.path().join("other");
+    std::fs::write(other, "what nobody else knows\n").unwrap();
+    let mut stranger = shared.node_with("127.0.0.1:0", "other", &[]);
+    assert_eq!(shared.status("node").len(), 2, "nobody has answered it");
+    network.refuse_connections(false);
+    wait_until("the stranger ends", || {
+        stranger.child.try_wait().unwrap().is_some()
+    });
+    assert_eq!(stranger.child.wait().unwrap().code(), Some(1));
+    let rule = "the secret of the cluster must be the same in all nodes of a store";
+    wait_until("it says why", || {
+        let said = stranger.logged(rule);
+        said.iter().any(|line| line.contains(&told))
+    });
+    assert_eq!(shared.owners(), [Some(1); LOGS]);
+    let moves = shared.told(&["history"]);
+    assert_eq!(moves.len(), LOGS, "the claims of the owner: {moves:?}");
+    assert!(append(&owner, "a").contains("201"));
+    owner.stop();
 }
 
 /// The head of the answer to an append.

@@ -95,7 +95,8 @@ fn an_answer_that_cannot_be_written_says_what_is_done() {
     let create = ["token", "create", "root", "--scope", "read"];
     let told = unwritten(&create, b"");
     let (_, id) = told.split_once("gesta token revoke ").expect(&told);
-    let (id, _) = id.split_once('`').expect(&told);
+    let (id, rest) = id.split_once(' ').expect(&told);
+    assert!(rest.starts_with(&format!("--store {store}`")), "{told}");
     succeed(&["token", "revoke", id, "--store", &store]);
     unwritten(&["stream", "read", "a"], b"");
 }
@@ -237,7 +238,7 @@ fn scavenging_tells_which_streams_it_cannot_read() {
 
     let text = succeed(&["--store", &store, "scavenge", "--yes"]);
     assert!(
-        text.contains("removed 2 events") && text.contains("1 streams were left"),
+        text.contains("removed 2 events") && text.contains("1 stream was left as it is"),
         "{text}"
     );
     let json = succeed(&["--store", &store, "--output", "json", "scavenge", "--yes"]);
@@ -705,8 +706,7 @@ fn numbers_that_are_missing_in_lines_are_told_as_they_are() {
         run_with_input(&[&command[..], more].concat(), &text)
     };
     let told = import(&[1, 3], &[]);
-    let truth =
-        "1 numbers are missing within streams: what comes later of these numbers is refused";
+    let truth = "1 number is missing within streams: what comes later of these numbers is refused";
     assert!(stdout(&told).contains(truth), "{told:?}");
     assert!(!stdout(&told).contains("deleted"), "{told:?}");
     let refused = import(&[9], &[]);
@@ -729,4 +729,53 @@ fn numbers_that_are_missing_in_lines_are_told_as_they_are() {
     ];
     let other = run(&[&other[..], &["--store", &store]].concat());
     assert_eq!(code(&other), 2, "{other:?}");
+}
+
+/// What happened: whoever wrote two slashes before a path was not told that it is a relative one.
+#[test]
+fn a_relative_path_after_two_slashes_is_told() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = gesta(&["info", "--store", "sqlite://var/gesta.db"]);
+    let missing = output_of(command.current_dir(home.path()));
+    assert_eq!(code(&missing), 1, "{missing:?}");
+    let told = stderr(&missing);
+    assert!(
+        told.contains("names the path var/gesta.db in the current folder"),
+        "{told}"
+    );
+    assert!(told.contains("as sqlite:var/gesta.db does"), "{told}");
+    let store = ["--store", "sqlite://gesta.db"];
+    let append = ["stream", "append", "a", "--type", "t", "--data", "1"];
+    let mut command = gesta(&[&append[..], &store].concat());
+    assert!(output_of(command.current_dir(home.path())).status.success());
+    let mut command = gesta(&[&["info"][..], &store].concat());
+    let told = output_of(command.current_dir(home.path()));
+    let place = home.path().canonicalize().unwrap().join("gesta.db");
+    assert!(stdout(&told).contains(place.to_str().unwrap()), "{told:?}");
+}
+
+/// What happened: a dry run that had found what stops an import ended like one that had found nothing.
+#[test]
+fn a_dry_run_ends_as_the_import_would() {
+    let import = |numbers: &[u64], more: &[&str]| {
+        let of =
+            |n: &u64| format!("{{\"stream\":\"a\",\"sequence\":{n},\"type\":\"t\",\"data\":1}}\n");
+        let text: String = numbers.iter().map(of).collect();
+        let command = ["import", "-", "--kind", "lines", "--dry-run"];
+        run_with_input(&[&command[..], more].concat(), &text)
+    };
+    let whole = import(&[1, 2], &[]);
+    assert_eq!(code(&whole), 0, "{whole:?}");
+    for form in ["pretty", "json"] {
+        let found = import(&[1, 0], &["--output", form]);
+        assert_eq!(code(&found), 1, "{found:?}");
+        let told = stderr(&found);
+        let first = "1 event cannot be imported, the first of them \"a\" number 0 (place ";
+        assert!(told.contains(first), "{told}");
+        assert!(told.contains("comes after later ones"), "{told}");
+        assert!(stdout(&found).contains("cannot be an event") || form == "json");
+        assert!(!stdout(&found).is_empty(), "the report comes first");
+    }
+    let left_out = import(&[1, 0], &["--skip-unmappable"]);
+    assert_eq!(code(&left_out), 0, "{left_out:?}");
 }

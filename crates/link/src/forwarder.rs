@@ -78,6 +78,8 @@ pub struct NodeReach {
     pub trouble: Option<String>,
     /// Whether nobody listened at the address when it was last dialled, so that its process is gone.
     pub is_refused: bool,
+    /// Whether the node has answered, when it was last dialled, that it has another secret than this one.
+    pub has_other_secret: bool,
 }
 
 /// Forwards calls. A clone is another handle of the same forwarder.
@@ -313,6 +315,10 @@ impl Forwarder {
                     .trouble
                     .as_ref()
                     .is_some_and(|trouble| trouble.is_refused),
+                has_other_secret: state
+                    .trouble
+                    .as_ref()
+                    .is_some_and(|trouble| trouble.has_other_secret),
                 trouble: state.trouble.map(|trouble| trouble.text),
             })
             .collect()

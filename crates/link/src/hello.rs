@@ -57,6 +57,11 @@ pub(crate) struct Introduction {
 pub(crate) enum HelloError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
+    /// The node that was dialled has said that the proof of this one is none: one of the two has another secret.
+    #[error(
+        "the secrets of the two nodes differ: all nodes of a cluster need the same one (--cluster-secret-file)"
+    )]
+    OtherSecret,
     /// The hello was refused. The sentence names the rule that was broken.
     #[error("{0}")]
     Refused(String),
@@ -88,7 +93,7 @@ where
 
     let verdict = io.read_u8().await?;
     if verdict == UNPROVEN {
-        return Err(refused("the secrets of the two nodes differ"));
+        return Err(HelloError::OtherSecret);
     }
     let text = read_text(io).await?;
     said.say(&[verdict]);
@@ -360,7 +365,11 @@ mod tests {
     async fn nodes_with_other_secrets_do_not() {
         let nodes = [&node(1), &node(2)];
         let (dialled, listened) = meet(["0123456789abcdef", "0123456789abcdeg"], nodes).await;
-        assert_eq!(sentence(dialled), "the secrets of the two nodes differ");
+        assert!(
+            matches!(dialled, Err(HelloError::OtherSecret)),
+            "{dialled:?}"
+        );
+        assert!(sentence(dialled).starts_with("the secrets of the two nodes differ: "));
         assert!(sentence(listened).contains("does not know the secret"));
     }
 

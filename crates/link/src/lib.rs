@@ -75,6 +75,7 @@ mod error;
 mod forwarder;
 mod frame;
 mod hello;
+mod meeting;
 mod peer;
 mod pipe;
 mod reach;
@@ -97,6 +98,7 @@ pub mod cores {
 pub use config::{Bounds, LinkConfig, Protocols, Secret, StoreIdentity, Times};
 pub use error::{AskError, ForwardError, LinkStartError, Result, ReturnReason};
 pub use forwarder::{Forwarder, NodeReach, OnHint, OnReply, Outgoing, Reply};
+pub use meeting::{Meeting, meet};
 pub use reach::Reach;
 pub use route::{Address, Epoch, Hint, Route, RouteOwner};
 pub use sending::Patience;

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::config::{LinkConfig, Times};
 use crate::demand::Demand;
-use crate::hello::{self, Introduction};
+use crate::hello::{self, HelloError, Introduction};
 use crate::pipe::{CONNECTION_WINDOW, Pipe, STREAM_WINDOW};
 use crate::reach::{History, Reach};
 use crate::route::Address;
@@ -67,6 +67,8 @@ pub(crate) struct Trouble {
     pub(crate) text: String,
     /// Whether the machine has answered that nobody listens there.
     pub(crate) is_refused: bool,
+    /// Whether the node has answered that the secrets differ.
+    pub(crate) has_other_secret: bool,
 }
 
 impl From<String> for Trouble {
@@ -74,6 +76,7 @@ impl From<String> for Trouble {
         Self {
             text,
             is_refused: false,
+            has_other_secret: false,
         }
     }
 }
@@ -308,12 +311,16 @@ async fn connect(
     let mut socket = connected.map_err(|error| Trouble {
         text: format!("cannot connect: {error}"),
         is_refused: error.kind() == std::io::ErrorKind::ConnectionRefused,
+        has_other_secret: false,
     })?;
     // A socket without it is only slower.
     let _ = socket.set_nodelay(true);
     let other = hello::dial(&mut socket, &config.secret, &own)
         .await
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| Trouble {
+            has_other_secret: matches!(error, HelloError::OtherSecret),
+            ..Trouble::from(error.to_string())
+        })?;
     let (request, mut connection) = h2::client::Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)

@@ -8,13 +8,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use gesta_core::LogId;
-use gesta_link::{ForwardError, LinkConfig, Protocols, ReturnReason, Secret, Times};
+use gesta_link::{
+    Address, ForwardError, LinkConfig, Meeting, Protocols, ReturnReason, Secret, Times, meet,
+};
 use gesta_rig::FaultProxy;
 use support::{
     body, config, forwarder, forwarder_with, later, node, patient, route, trouble, within,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use uuid::Uuid;
 
 /// Times of a forwarder that waits a second for a link.
@@ -49,7 +51,39 @@ async fn refusal(change: impl FnOnce(&mut LinkConfig)) -> String {
 async fn another_secret_is_refused() {
     let other = Secret::new(b"a secret of another cluster").expect("long enough");
     let sentence = refusal(|config| config.secret = other).await;
-    assert_eq!(sentence, "the secrets of the two nodes differ");
+    let begins = "the secrets of the two nodes differ: all nodes of a cluster need the same one";
+    assert!(sentence.starts_with(begins), "{sentence}");
+}
+
+/// Goal: whoever is about to join learns by the hello alone who has another secret; from who is not there, or is of
+/// another store, it learns nothing.
+#[tokio::test]
+async fn a_hello_alone_tells_who_has_another_secret() {
+    let owner = node(config()).await;
+    let there = Address::from(owner.address);
+    let mut stranger = config();
+    stranger.secret = Secret::new(b"a secret of another cluster").expect("long enough");
+    let mut of_another_store = config();
+    of_another_store.store.id = Uuid::from_u128(8);
+    for (config, expected) in [
+        (config(), Meeting::Welcome),
+        (stranger, Meeting::OtherSecret),
+        (of_another_store, Meeting::Unknown),
+    ] {
+        assert_eq!(within(meet(&config, &there)).await, expected);
+    }
+    // Bound, so that nobody else gets the port, but it takes no connections.
+    let gone = TcpSocket::new_v4().expect("a socket");
+    gone.bind("127.0.0.1:0".parse().expect("an address"))
+        .expect("bound");
+    let nobody = Address::from(gone.local_addr().expect("bound"));
+    assert_eq!(within(meet(&config(), &nobody)).await, Meeting::Unknown);
+    // The node takes links as before.
+    let sender = forwarder(config());
+    drop(sender.set_route(LogId(0), route(owner.address, 1)));
+    let reply = within(support::call(&sender, LogId(0), 1, body("a"), later())).await;
+    assert!(reply.is_ok(), "{reply:?}");
+    assert!(!sender.nodes()[0].has_other_secret);
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ use crate::memberships::Memberships;
 use crate::node::{Config, Node};
 use crate::placements::Placements;
 use crate::questions::{LOOK_NOW, PREPARE};
-use crate::{address, standing};
+use crate::{address, standing, strangers};
 
 /// The time within which another node is told that logs have moved. A node that is not told sees it at its next beat.
 const TELL_WITHIN: Duration = Duration::from_millis(500);
@@ -116,8 +116,8 @@ impl Node {
     ///
     /// # Errors
     /// `Unsupported` if the database is used by one process alone; `Unavailable` if a database does not answer;
-    /// `InvalidArgument` if an option is out of range, or a node with this address is alive; `Schema` if this build
-    /// cannot take part in a cluster of the version that this one has.
+    /// `InvalidArgument` if an option is out of range, a node with this address is alive, or the nodes of the cluster
+    /// have another secret; `Schema` if this build cannot take part in a cluster of the version that this one has.
     pub async fn join(
         store: Arc<Store>,
         listener: TcpListener,
@@ -133,21 +133,22 @@ impl Node {
         let logs = backend.info().logs;
         let id = first.store_id().await?;
         let (here, leases) = (&options.address, &options.leases);
-        for registry in &registries {
-            check_version(&options.build, registry.look().await?.version)?;
-            address::ensure_free(&**registry, &listener, here, leases).await?;
-        }
-        let joining = Joining::start(&store, registries, &options)?;
-        joining.first_look().await?;
         let link = LinkConfig {
             store: StoreIdentity { id, logs },
-            secret: options.secret,
-            address: Address::new(options.address),
-            build: options.build.name,
+            secret: options.secret.clone(),
+            address: Address::new(here.as_str()),
+            build: options.build.name.clone(),
             protocols: options.build.protocols,
             times: Times::default(),
             bounds: Bounds::default(),
         };
+        for registry in &registries {
+            check_version(&options.build, registry.look().await?.version)?;
+            address::ensure_free(&**registry, &listener, here, leases).await?;
+            strangers::ensure_none(&**registry, &link, leases).await?;
+        }
+        let joining = Joining::start(&store, registries, &options)?;
+        joining.first_look().await?;
         let config = Config {
             link,
             give_up_after: options.give_up_after,
@@ -158,6 +159,8 @@ impl Node {
         // Nothing else sets it.
         let _ = node_of.set(Arc::downgrade(&node));
         telling.spawn(tell_others(&node));
+        let here = Address::new(options.address);
+        tokio::spawn(strangers::watch(Arc::downgrade(&node), here, parts.clone()));
         for membership in parts {
             tokio::spawn(report_reach(Arc::downgrade(&node), membership));
         }

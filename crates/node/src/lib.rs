@@ -12,7 +12,8 @@
 //! * `serve`: the side of the owner; `change`: the side of the node that a caller has come to; `edge`: what an answer,
 //!   or its lack, means there; `deadline`: when the time of a change is over;
 //! * `services`: the same for what lives beside the store;
-//! * `join`: the membership of the node in the cluster; `address`: which address it may have there;
+//! * `join`: the membership of the node in the cluster; `address`: which address it may have there; `strangers`: which
+//!   node must go if the secrets differ;
 //! * `standing`: whether the node takes part, and what it has done;
 //! * `placements`: the source from which a node knows who owns which log; `questions`: what nodes ask each other beside
 //!   calls;
@@ -37,6 +38,7 @@ mod routes;
 mod serve;
 mod services;
 mod standing;
+mod strangers;
 mod taking_over;
 
 /// The pure rules of a node, for simulations.

@@ -74,6 +74,8 @@ pub struct Node {
     /// The task that sets the forwarder's routes and prepares for logs that this node takes over. The task ends with
     /// the node.
     _following: AbortOnDropHandle<()>,
+    /// Why this node has left by itself, if it has given way to a node with another secret.
+    gave_way: Arc<OnceLock<String>>,
     /// The departure, once somebody has asked for it.
     left: OnceLock<Shared<BoxFuture<'static, ()>>>,
     /// The end of the node, once somebody has shut it down. All callers of `shutdown` wait for the same end.
@@ -132,6 +134,7 @@ impl Node {
             placements,
             server,
             _following: AbortOnDropHandle::new(following),
+            gave_way: Arc::default(),
             left: OnceLock::new(),
             ended: OnceLock::new(),
         });
@@ -199,14 +202,18 @@ impl Node {
     }
 
     /// Waits until the node no longer takes part although nobody has shut it down, and returns the reason. Its process
-    /// should end then, because the node appends slowly and is never ready again.
+    /// should end then, because the node appends slowly and is never ready again. A node that finds, before it has a
+    /// log, that the others have another secret ends so.
     #[must_use]
     pub fn ended_by_itself(&self) -> BoxFuture<'static, String> {
         let (stopped, placement) = (self.stopped(), self.placement());
         let me = placement.me.and_then(|me| placement.member(me));
         let address = me.map(|me| Arc::clone(&me.address)).unwrap_or_default();
+        let gave_way = Arc::clone(&self.gave_way);
         async move {
-            match standing::reason_to_end(stopped.await, &address) {
+            let stop = stopped.await;
+            let gave_way = gave_way.get().cloned();
+            match gave_way.or_else(|| standing::reason_to_end(stop, &address)) {
                 Some(reason) => reason,
                 None => pending().await,
             }
@@ -228,6 +235,13 @@ impl Node {
     /// If the future is dropped, the node leaves all the same.
     pub async fn leave(&self) {
         self.departure().await;
+    }
+
+    /// Leaves the cluster because the others have another secret. `why` is for who has started the process.
+    pub(crate) async fn give_way(&self, why: String) {
+        // Who waits for the end of the membership finds the reason.
+        let _ = self.gave_way.set(why);
+        self.leave().await;
     }
 
     /// Returns the departure, which begins with the first call.

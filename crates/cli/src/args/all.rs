@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use gesta_core::{Checkpoint, EventType, StreamId, Tag};
 
-use super::values::{After, ReadFrom, after_checkpoint, event_type, from_checkpoint, stream, tag};
+use super::values::{
+    After, ReadFrom, after_checkpoint, at_least, event_type, from_checkpoint, number, stream, tag,
+};
 
 /// `gesta all …`.
 #[derive(Debug, Subcommand)]
@@ -38,10 +40,10 @@ pub(crate) struct AllImport {
     #[arg(long, value_name = "STREAM", value_parser = stream)]
     pub(crate) stream: Option<StreamId>,
     /// Pass over so many lines at the beginning.
-    #[arg(long, value_name = "LINES", default_value_t = 0)]
+    #[arg(long, value_name = "LINES", default_value_t = 0, value_parser = at_least(0))]
     pub(crate) skip: u64,
     /// Most events that are appended at a time.
-    #[arg(long, value_name = "EVENTS", default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(long, value_name = "EVENTS", default_value_t = 1_000, value_parser = number(1_u16..=10_000))]
     pub(crate) batch: u16,
     /// Let the events of streams that were deleted, tombstoned or bounded by $maxAge be read in the copy, and those
     /// that $tb would hide since they get other revisions.
@@ -80,7 +82,7 @@ pub(crate) struct AllRead {
     #[arg(long)]
     pub(crate) backwards: bool,
     /// Stop after so many events.
-    #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "EVENTS", value_parser = at_least(1))]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
@@ -93,7 +95,7 @@ pub(crate) struct AllTail {
     #[arg(long, value_name = "start|end|CHECKPOINT", default_value = "end", value_parser = after_checkpoint)]
     pub(crate) after: After<Checkpoint>,
     /// Stop after so many events.
-    #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "EVENTS", value_parser = at_least(1))]
     pub(crate) limit: Option<u64>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,

@@ -3,6 +3,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
+use super::values::number;
 use crate::units::Span;
 
 /// `gesta cluster …`.
@@ -33,6 +34,7 @@ pub(crate) enum ClusterCommand {
     /// Undo `pin`.
     Unpin {
         /// The log.
+        #[arg(value_parser = number(0..=u16::MAX))]
         log: u16,
     },
     /// Stop all moves of logs but for deaths, drains and requests.
@@ -52,7 +54,7 @@ pub(crate) enum ClusterCommand {
     /// Show the last moves of logs, newest first.
     History {
         /// Stop after so many moves; the database keeps 1,000.
-        #[arg(long, value_name = "MOVES", value_parser = clap::value_parser!(u16).range(1..))]
+        #[arg(long, value_name = "MOVES", value_parser = number(1..=u16::MAX))]
         limit: Option<u16>,
     },
 }
@@ -65,6 +67,7 @@ pub(crate) enum ClusterCommand {
 )]
 pub(crate) struct ClusterMoveLog {
     /// The log.
+    #[arg(value_parser = number(0..=u16::MAX))]
     pub(crate) log: u16,
     /// The database that gets it.
     #[arg(long, value_name = "URL", required_unless_present = "undo")]
@@ -83,6 +86,7 @@ pub(crate) struct ClusterMoveLog {
 )]
 pub(crate) struct ClusterRecoverLog {
     /// The log.
+    #[arg(value_parser = number(0..=u16::MAX))]
     pub(crate) log: u16,
     /// The database whose copy becomes the log.
     #[arg(long, value_name = "URL", value_parser = NonEmptyStringValueParser::new())]
@@ -140,6 +144,7 @@ impl ClusterDrain {
 )]
 pub(crate) struct ClusterMove {
     /// The log.
+    #[arg(value_parser = number(0..=u16::MAX))]
     pub(crate) log: u16,
     /// The node that is to have it.
     #[arg(long, value_name = "NODE")]
@@ -156,6 +161,7 @@ pub(crate) struct ClusterMove {
 )]
 pub(crate) struct ClusterPin {
     /// The log.
+    #[arg(value_parser = number(0..=u16::MAX))]
     pub(crate) log: u16,
     /// The node.
     #[arg(long, value_name = "NODE")]

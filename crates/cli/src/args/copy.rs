@@ -3,6 +3,8 @@
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
+use super::values::number;
+
 /// `gesta copy`.
 #[derive(Debug, Args)]
 #[command(
@@ -34,6 +36,6 @@ pub(crate) struct CopyStore {
     )]
     pub(crate) target: String,
     /// How many logs the target gets if it is made. Default: as many as the source has; SQLite has one.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = number(1_u16..=1_024))]
     pub(crate) logs: Option<u16>,
 }

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 use gesta_groups::{GroupId, ResetTo};
 
+use super::values::at_least;
 use super::{Confirm, FilterArgs};
 
 const ABOUT_GROUPS: &str = "A group shares the events of a stream, or of all streams, out among consumers. GROUP is the name of the stream and \
@@ -38,7 +39,7 @@ pub(crate) enum GroupCommand {
         /// The group.
         group: GroupId,
         /// Only those before this revision of the stream of parked events.
-        #[arg(long, value_name = "REVISION")]
+        #[arg(long, value_name = "REVISION", value_parser = at_least(0))]
         stop_at: Option<u64>,
     },
     /// Continue a group at another place. A halted group, whose place was lost, needs this.

@@ -4,6 +4,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
 use super::FilterArgs;
+use super::values::number;
 
 const ABOUT_INDEXES: &str = "An index is a table of values of JSON paths, kept up to date by `index run` in a database of yours: an \
     event is found by what is in it, by `index find`, by SQL, or over HTTP. It is a projection without code: `gesta projection` \
@@ -43,7 +44,7 @@ pub(crate) enum IndexCommand {
         #[arg(required = true, value_name = "PATH=VALUE", value_parser = pair)]
         values: Vec<(String, String)>,
         /// Stop after so many events.
-        #[arg(long, value_name = "EVENTS", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "EVENTS", default_value_t = 100, value_parser = number(1..=u32::MAX))]
         limit: u32,
     },
 }
@@ -58,7 +59,7 @@ pub(crate) struct IndexRun {
     #[arg(long = "path", required = true, value_name = "PATH[:KIND][=COLUMN]")]
     pub(crate) paths: Vec<String>,
     /// Number of the version. Other paths, or other events, need another one: it is built beside the one before.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = number(0..=u32::MAX))]
     pub(crate) version: u32,
     /// Catch up and end: stop as soon as it shows everything that was stored when this began, and readers see it.
     #[arg(long)]

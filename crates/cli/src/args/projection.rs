@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use gesta_core::Checkpoint;
 
 use super::Confirm;
-use super::values::checkpoint;
+use super::values::{checkpoint, number};
 use crate::units::Span;
 
 const ABOUT_PROJECTIONS: &str = "A projection is a read model that a process of yours keeps; its state lies beside its rows, in the database of the \
@@ -32,7 +32,7 @@ pub(crate) struct Version {
     /// The projection.
     pub(crate) name: String,
     /// The version; without it the active one.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = number(0..=u32::MAX))]
     pub(crate) version: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct NamedVersion {
     /// The projection.
     pub(crate) name: String,
     /// The version.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = number(0..=u32::MAX))]
     pub(crate) version: u32,
 }
 
@@ -102,7 +102,7 @@ pub(crate) enum ProjectionCommand {
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
         /// Stop after so many events.
-        #[arg(long, value_name = "EVENTS", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, value_name = "EVENTS", default_value_t = 1_000, value_parser = number(1..=u32::MAX))]
         limit: u32,
     },
     /// Apply parked events again, once the code is put right.

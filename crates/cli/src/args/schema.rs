@@ -4,6 +4,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
 use super::Confirm;
+use super::values::number;
 
 /// `gesta schema …`.
 #[derive(Debug, Subcommand)]
@@ -11,7 +12,7 @@ pub(crate) enum SchemaCommand {
     /// Create the tables of a new store.
     Create {
         /// Number of logs. SQLite has one. It cannot be changed later.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+        #[arg(long, default_value_t = 1, value_parser = number(1_u16..=1_024))]
         logs: u16,
         /// Do nothing if the store exists and has so many logs: for scripts, and for several that begin at once.
         #[arg(long)]
@@ -24,7 +25,7 @@ pub(crate) enum SchemaCommand {
     /// Print the statements that `create` would run.
     Print {
         /// Number of logs.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+        #[arg(long, default_value_t = 1, value_parser = number(1_u16..=1_024))]
         logs: u16,
         #[command(flatten)]
         on: On,

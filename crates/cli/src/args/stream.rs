@@ -5,7 +5,8 @@ use gesta_core::{EventId, EventType, ExpectedRevision, Revision, StreamId, Tag};
 
 use super::Confirm;
 use super::values::{
-    After, ReadFrom, after_revision, event_id, event_type, expected, from_revision, stream, tag,
+    After, ReadFrom, after_revision, at_least, event_id, event_type, expected, from_revision,
+    number, stream, tag,
 };
 
 /// `gesta stream …`.
@@ -56,7 +57,7 @@ pub(crate) struct StreamAppend {
     #[arg(long, value_name = "WHAT", default_value = "any", allow_negative_numbers = true, value_parser = expected)]
     pub(crate) expected: ExpectedRevision,
     /// Append so many lines at a time, each batch as soon as it is complete, instead of all lines as one.
-    #[arg(long, value_name = "EVENTS", conflicts_with = "event_type", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(long, value_name = "EVENTS", conflicts_with = "event_type", value_parser = number(1_u16..=10_000))]
     pub(crate) batch: Option<u16>,
 }
 
@@ -73,7 +74,7 @@ pub(crate) struct StreamRead {
     #[arg(long)]
     pub(crate) backwards: bool,
     /// Stop after so many events.
-    #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "EVENTS", value_parser = at_least(1))]
     pub(crate) limit: Option<u64>,
 }
 
@@ -87,7 +88,7 @@ pub(crate) struct StreamTail {
     #[arg(long, value_name = "start|end|REVISION", default_value = "end", value_parser = after_revision)]
     pub(crate) after: After<Revision>,
     /// Stop after so many events.
-    #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "EVENTS", value_parser = at_least(1))]
     pub(crate) limit: Option<u64>,
 }
 
@@ -101,7 +102,7 @@ pub(crate) struct StreamList {
     #[arg(long, value_name = "STREAM", value_parser = stream)]
     pub(crate) after: Option<StreamId>,
     /// Stop after so many streams.
-    #[arg(long, value_name = "STREAMS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "STREAMS", value_parser = at_least(1))]
     pub(crate) limit: Option<u64>,
 }
 

@@ -3,6 +3,8 @@
 use clap::{Args, Subcommand};
 use gesta_core::system_streams::TIMERS_PREFIX;
 
+use super::values::at_least;
+
 /// `gesta timer …`.
 #[derive(Debug, Subcommand)]
 #[command(
@@ -16,8 +18,8 @@ pub(crate) enum TimerCommand {
         #[command(flatten)]
         of: TimersOf,
         /// At most so many.
-        #[arg(long, value_name = "COUNT")]
-        limit: Option<usize>,
+        #[arg(long, value_name = "COUNT", value_parser = at_least(0))]
+        limit: Option<u64>,
     },
     /// Cancel the timer of a key, if one is pending.
     Cancel {

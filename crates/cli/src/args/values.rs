@@ -1,6 +1,11 @@
 //! Reads the values of arguments from their text.
 //!
-//! Invariant: a wrong value is refused with the rule, before anything is opened.
+//! Invariant: a wrong value is refused with the rule, before anything is opened. The rule is in words of the product, so
+//! numbers are read by [`number`] and [`at_least`]: the parsers of clap and of Rust speak of digits and strings.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use gesta_core::{Checkpoint, EventId, EventType, ExpectedRevision, Revision, StreamId, Tag};
 use gesta_wire::Expected;
@@ -28,6 +33,35 @@ pub(crate) enum After<T> {
     Place(T),
 }
 
+/// Returns a reader of whole numbers within a range.
+pub(super) fn number<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text: &str| {
+        let number = text
+            .parse::<T>()
+            .ok()
+            .filter(|number| range.contains(number));
+        number.ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            format!("must be a whole number from {least} to {most}")
+        })
+    }
+}
+
+/// Returns a reader of whole numbers that have a least value, and are as large as anybody needs.
+pub(super) fn at_least(
+    least: u64,
+) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    move |text: &str| {
+        let number = text.parse::<u64>().ok().filter(|number| *number >= least);
+        number.ok_or_else(|| format!("must be a whole number, {least} or more"))
+    }
+}
+
 pub(super) fn stream(text: &str) -> Result<StreamId, gesta_core::Error> {
     StreamId::new(text)
 }
@@ -40,8 +74,9 @@ pub(super) fn tag(text: &str) -> Result<Tag, gesta_core::Error> {
     Tag::new(text)
 }
 
-pub(super) fn event_id(text: &str) -> Result<EventId, uuid::Error> {
-    Uuid::parse_str(text).map(EventId)
+pub(super) fn event_id(text: &str) -> Result<EventId, String> {
+    let id = Uuid::parse_str(text).map(EventId);
+    id.map_err(|_| "must be a UUID, such as 0198c7e2-5a4b-7c3d-9e1f-2a3b4c5d6e7f".into())
 }
 
 pub(super) fn checkpoint(text: &str) -> Result<Checkpoint, gesta_core::Error> {

@@ -11,12 +11,13 @@ use serde_json::value::RawValue;
 
 use super::address::resolve;
 use super::serve::place_of;
+use super::waiting::told_if_slow;
 use super::{client, given_store, interrupts, is_server, until_stopped, with_store};
 use crate::args::{DEFAULT_SERVER, Global, SchemaCommand};
 use crate::config::Config;
 use crate::confirm;
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, ProgressLine};
+use crate::output::{Output, ProgressLine, count};
 
 pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Output) -> Outcome {
     match command {
@@ -26,7 +27,7 @@ pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Outpu
             on,
         } => {
             let url = on.urls(url);
-            let incarnation = match gesta::schema::create(&url, logs).await {
+            let incarnation = match told_if_slow(gesta::schema::create(&url, logs)).await {
                 Err(error) if if_missing && matches!(error.kind(), ErrorKind::Schema(_)) => {
                     return check_existing(&url, logs, output).await;
                 }
@@ -42,7 +43,7 @@ pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Outpu
                 output,
                 "migrating the tables, which may take minutes in a large store",
             );
-            let migrating = async { Ok(gesta::schema::migrate(url).await?) };
+            let migrating = async { Ok(told_if_slow(gesta::schema::migrate(url)).await?) };
             let stopped = || {
                 "stopped: each step was done whole or not at all; the same command goes on".into()
             };
@@ -62,7 +63,7 @@ pub(super) async fn schema(url: &str, command: SchemaCommand, output: &mut Outpu
         }
         SchemaCommand::NewIncarnation { confirm } => {
             confirm::ask(&confirm, "All checkpoints of consumers become invalid")?;
-            let incarnation = gesta::schema::new_incarnation(url).await?;
+            let incarnation = told_if_slow(gesta::schema::new_incarnation(url)).await?;
             output.record(&json!({"incarnation": incarnation.to_string()}), |_| {
                 format!("incarnation {incarnation}")
             })
@@ -79,8 +80,9 @@ async fn check_existing(url: &str, logs: u16, output: &mut Output) -> Outcome {
     if info.logs != logs {
         let found = info.logs;
         return Err(Failure::other(format!(
-            "the store exists and has {found} logs, not {logs}: --logs must be {found}, for their number stays as it is for \
-             the life of a store"
+            "the store exists and has {}, not {logs}: --logs must be {found}, for their number stays as it is for the life \
+             of a store",
+            count(found.into(), "log")
         )));
     }
     let incarnation = info.incarnation;

@@ -12,6 +12,7 @@ use gesta_core::{
 
 use super::import_groups::Home;
 use super::progress::Progress;
+use super::waiting::told_if_slow;
 use super::{
     BEFORE_ALL, connect_to_server, given_store, import, interrupts, is_server, until_stopped,
     with_new_store, with_store, with_store_telling,
@@ -113,15 +114,14 @@ async fn read(
     let mut written = 0;
     loop {
         let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
-        let page = store
-            .read_all(ReadAll {
-                only: None,
-                from,
-                direction,
-                limit,
-                filter: filter.clone(),
-            })
-            .await?;
+        let page = store.read_all(ReadAll {
+            only: None,
+            from,
+            direction,
+            limit,
+            filter: filter.clone(),
+        });
+        let page = told_if_slow(page).await?;
         for event in &page.events {
             let checkpoint = match direction {
                 Direction::Forwards => after(event, &page.next, &mut places),

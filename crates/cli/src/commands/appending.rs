@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use gesta_core::{Append, Appended, EventStore};
 
+use super::waiting::told_if_slow;
+
 /// How often an append is sent at most.
 const TRIES: u32 = 5;
 
@@ -14,7 +16,7 @@ pub(super) async fn append_surely(
 ) -> gesta_core::Result<Appended> {
     let mut tries = 1;
     loop {
-        match store.append(request.clone()).await {
+        match told_if_slow(store.append(request.clone())).await {
             Err(error) if error.is_retryable() && tries < TRIES => {
                 tokio::time::sleep(Duration::from_millis(200 * u64::from(tries))).await;
                 tries += 1;

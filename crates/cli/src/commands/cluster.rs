@@ -22,7 +22,7 @@ use super::interrupts;
 use crate::args::{ClusterCommand, ClusterDrain, ClusterMove, ClusterPin};
 use crate::config::Config;
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::{Output, ProgressLine};
+use crate::output::{Output, ProgressLine, count, counted};
 use crate::units::Span;
 
 /// The pause between two looks at something that is waited for.
@@ -159,10 +159,11 @@ fn node_of<'a>(look: &'a Look, text: &str) -> Outcome<&'a NodeRow> {
 /// Finds the lease of the log of this number.
 fn lease_of(look: &Look, log: u16) -> Outcome<&LeaseRow> {
     look.lease(LogId(log)).ok_or_else(|| {
-        let count = look.leases.len();
+        let logs = look.leases.len();
         Failure::usage(format!(
-            "LOG must be from 0 to {}: the store has {count} logs, found {log}",
-            count.saturating_sub(1)
+            "LOG must be from 0 to {}: the store has {}, found {log}",
+            logs.saturating_sub(1),
+            count(logs as u64, "log")
         ))
     })
 }
@@ -240,7 +241,8 @@ async fn set_drain(
     let record = json!({"node": node.id.0, "address": *node.info.address, "state": state.name(), "held": is_held, "logs": logs});
     output.record(&record, |_| {
         let state = show::state_of(state, is_held);
-        format!("{} is {state} and has {logs} logs", named(node))
+        let logs = count(logs as u64, "log");
+        format!("{} is {state} and has {logs}", named(node))
     })
 }
 
@@ -330,9 +332,13 @@ async fn drained(
         if logs == 0 || wait.is_zero() {
             return Ok(logs);
         }
-        line.tell(|_| format!("{} is draining: {logs} logs are left", named(node)));
+        line.tell(|_| {
+            let left = counted(logs as u64, "log is", "logs are");
+            format!("{} is draining: {left} left", named(node))
+        });
         if Instant::now() >= deadline {
-            let text = format!("{} is draining, but still has {logs} logs", named(node));
+            let logs = count(logs as u64, "log");
+            let text = format!("{} is draining, but still has {logs}", named(node));
             return Err(Failure::Message(Code::Unavailable, text));
         }
         tokio::time::sleep(LOOK_PAUSE).await;

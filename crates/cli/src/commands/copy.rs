@@ -88,8 +88,8 @@ pub(super) fn copied(now: Progress, first: Progress, time: Duration) -> String {
     let left = Duration::from_secs_f64((left * seconds / done.max(1.0)).min(1e9));
     let percent = now.positions as f64 / now.positions_all.max(1) as f64 * 100.0;
     format!(
-        "copied {} events ({percent:.0} %), {rate:.0} a second, about {} left",
-        now.events,
+        "copied {} ({percent:.0} %), {rate:.0} a second, about {} left",
+        count(now.events, "event"),
         humane(left)
     )
 }

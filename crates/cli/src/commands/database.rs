@@ -6,13 +6,14 @@
 use gesta::{Database, Options};
 use gesta_core::{Error, ErrorKind};
 
+use super::waiting::told_if_slow;
 use super::{BEFORE_ALL, interrupts, until_stopped};
 use crate::exit::{Code, Failure, Outcome};
 
 /// Opens a database. If a server has it open, the error says how the command, if there is such a one, is given through
 /// that server: with all of its arguments, and without a guess at the address of the server.
 pub(super) async fn open(url: &str, through_server: Option<&str>) -> Outcome<Database> {
-    let opened = Database::open(url, &Options::default()).await;
+    let opened = told_if_slow(Database::open(url, &Options::default())).await;
     opened.map_err(|error| match through_server {
         Some(command) => open_in_a_server(error, || {
             format!(

@@ -14,7 +14,7 @@ use super::{all, connect_to_server, given_store, is_server};
 use crate::args::{DEFAULT_SERVER, Global, GroupCommand, GroupCreate};
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::{Output, visible};
+use crate::output::{Output, counted, visible};
 
 /// Number of names that are asked for at once.
 const PAGE_GROUPS: usize = 1_000;
@@ -166,9 +166,9 @@ fn pretty(group: &Group, id: &GroupId) -> String {
         line(
             "counts",
             format!(
-                "in {} s: {} deliveries, {} of them repeated; {} acknowledged, {} skipped, {} refused, {} too late",
+                "in {} s: {}, {} of them repeated; {} acknowledged, {} skipped, {} refused, {} too late",
                 running.seconds,
-                counts.delivered,
+                counted(counts.delivered, "delivery", "deliveries"),
                 counts.redelivered,
                 counts.acknowledged,
                 counts.skipped,

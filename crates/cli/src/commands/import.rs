@@ -39,7 +39,7 @@ use super::progress::Progress;
 use crate::args::AllImport;
 use crate::exit::{Failure, Outcome};
 use crate::input::{Feed, Ids, LineEvent, refuse_line};
-use crate::output::{Output, ProgressLine, rate, say};
+use crate::output::{Output, ProgressLine, count, counted, rate, say};
 
 /// The most bytes of data and metadata in one append.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -211,7 +211,11 @@ pub(super) async fn run(
         "lines": feed.lines(), "stored": stored, "already_stored": there, "passed_over": import.passed_over, "groups": groups,
     });
     output.record(&record, |_| {
-        let imported = format!("imported {stored} events; {there} were there already");
+        let imported = format!(
+            "imported {}; {} there already",
+            count(stored, "event"),
+            counted(there, "was", "were")
+        );
         let groups = groups.iter().map(GroupReport::pretty);
         std::iter::once(imported)
             .chain(groups)
@@ -225,14 +229,17 @@ impl Import<'_> {
     fn came(&self) -> String {
         if self.is_lost {
             return format!(
-                "{} events were stored, and the store has lost some since: repeat the import from its first line (without \
-                 --skip), which stores what is missing",
-                self.stored
+                "{} stored, and the store has lost some since: repeat the import from its first line (without --skip), \
+                 which stores what is missing",
+                counted(self.stored, "event was", "events were")
             );
         }
         format!(
-            "imported up to line {}: {} events stored, {} were there already; repeat the import, or go on with --skip {}",
-            self.line, self.stored, self.there, self.line
+            "imported up to line {}: {} stored, {} there already; repeat the import, or go on with --skip {}",
+            self.line,
+            count(self.stored, "event"),
+            counted(self.there, "was", "were"),
+            self.line
         )
     }
 

@@ -14,7 +14,7 @@ use super::import_target::read_target;
 use crate::args::AllImport;
 use crate::exit::{Failure, Outcome};
 use crate::input::{Feed, Ids, LineEvent, refuse_line};
-use crate::output::say;
+use crate::output::{count, say};
 
 /// What the names of streams of accounts begin with, and names that are one.
 const BEGINNINGS: [&str; 5] = ["$access", "$settings", "$token-", "$user-", "$users"];
@@ -34,7 +34,8 @@ pub(super) fn accepted(line: u64, stream: &StreamId, args: &AllImport) -> Outcom
 pub(super) fn tell(accounts: u64) {
     if accounts > 0 {
         say!(
-            "users, tokens and default rights are those of the input, with {accounts} events: see who they are with gesta user list"
+            "users, tokens and default rights are those of the input, with {}: see who they are with `gesta user list`",
+            count(accounts, "event")
         );
     }
 }

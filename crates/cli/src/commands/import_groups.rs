@@ -28,6 +28,7 @@ use super::appending::append_surely;
 use super::import_target::read_target;
 use crate::exit::Outcome;
 use crate::input::{Feed, Ids, LineEvent};
+use crate::output::{count, counted};
 
 /// How often the making of a group is tried at most when its answer is lost.
 const TRIES: u32 = 5;
@@ -66,7 +67,7 @@ impl GroupReport {
             "made" => {
                 let parked = match self.parked.unwrap_or(0) {
                     0 => String::new(),
-                    parked => format!(" and has {parked} parked events"),
+                    parked => format!(" and has {}", count(parked as u64, "parked event")),
                 };
                 format!(
                     "was created: it goes on at {}{parked}",
@@ -246,7 +247,10 @@ fn how_to_make(group: &GroupToMake) -> String {
     let settings = serde_json::to_string(&group.create.settings).unwrap_or_default();
     let parked = match group.parked.len() {
         0 => String::new(),
-        parked => format!(" (its {parked} parked events are left out too)"),
+        parked => {
+            let left_out = counted(parked as u64, "parked event is", "parked events are");
+            format!(" (its {left_out} left out too)")
+        }
     };
     format!(
         "make it with gesta group create '{id}' --settings '{settings}', and say where it goes on with \
@@ -330,8 +334,16 @@ async fn complete(
         Err(error) => Some(error.to_string()),
     };
     if let Some(why) = refused {
-        let note = (missing > 0)
-            .then(|| format!("{missing} parked events of the input are not added to it: {why}"));
+        let note = (missing > 0).then(|| {
+            let are = (
+                "parked event of the input is",
+                "parked events of the input are",
+            );
+            format!(
+                "{} not added to it: {why}",
+                counted(missing as u64, are.0, are.1)
+            )
+        });
         return Ok(GroupReport::new(id, "there", note));
     }
     let parked = park(id, links, store).await?;

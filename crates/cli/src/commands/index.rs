@@ -16,7 +16,7 @@ use super::projection::{MustExist, TargetDatabase, line};
 use super::{all, connect, given_store, interrupts};
 use crate::args::{self, Global, IndexCommand, IndexRun};
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::{Output, ProgressLine, say, visible};
+use crate::output::{Output, ProgressLine, count, say, visible};
 
 /// How long one look at an index that is built lasts.
 const LOOK: Duration = Duration::from_secs(1);
@@ -347,12 +347,13 @@ pub(super) fn behind(version: &Stored, missing: u64, most: u64) -> String {
     let done = most.saturating_sub(missing);
     let percent = done as f64 / most.max(1) as f64 * 100.0;
     format!(
-        "{}{done} of {most} positions ({percent:.0} %), {} events applied",
+        "{}{done} of {} ({percent:.0} %), {} applied",
         match version.owned {
             true => "",
             false => "no process runs it; ",
         },
-        version.events
+        count(most, "position"),
+        count(version.events.unsigned_abs(), "event")
     )
 }
 

@@ -13,7 +13,7 @@ use super::progress::Progress;
 use super::{given_store, interrupts, is_server, until_stopped, with_new_store};
 use crate::args::{Global, ImportJournal};
 use crate::exit::{Failure, Outcome};
-use crate::output::{Output, ProgressLine, rate, say};
+use crate::output::{Output, ProgressLine, count, counted, rate, say};
 
 /// How often a follower says that it gets no answer.
 const SILENCE_SAID_EVERY: Duration = Duration::from_secs(30);
@@ -50,7 +50,16 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
         let stopped = || "stopped: nothing was stored".into();
         let report = until_stopped(&mut interrupts()?, reading, stopped).await;
         drop(line);
-        return tell((args.kind, report?), true, begun, output);
+        let report = report?;
+        let refusal = refusal(&report).filter(|_| !args.skip_unmappable);
+        tell((args.kind, report), true, begun, output)?;
+        return match refusal {
+            None => Ok(()),
+            Some(refusal) => {
+                output.flush()?;
+                Err(refusal)
+            }
+        };
     }
     // A source that is away for a while is waited for by who follows it; nothing else leaves a new store behind.
     if let Err(error) = Import::check(&options).await
@@ -80,9 +89,9 @@ pub(super) async fn run(global: &Global, args: ImportJournal, output: &mut Outpu
             let report = import.report();
             show(&report);
             progress.set(format!(
-                "{} events were sent, up to place {} of the source; repeat the import, which goes on from its last \
-                 checkpoint",
-                report.stored, report.place
+                "{} sent, up to place {} of the source; repeat the import, which goes on from its last checkpoint",
+                counted(report.stored, "event was", "events were"),
+                report.place
             ));
         });
         done.await?;
@@ -154,8 +163,23 @@ fn options(global: &Global, args: &ImportJournal) -> Outcome<Options> {
     Ok(options)
 }
 
-fn events(count: u64) -> String {
-    format!("{count} event{}", if count == 1 { "" } else { "s" })
+/// Returns how an import would end that a dry run was made for, if it would end with an error: at the first event that
+/// cannot be one of the store.
+fn refusal(report: &Report) -> Option<Failure> {
+    if report.unmappable == 0 {
+        return None;
+    }
+    let events = count(report.unmappable, "event");
+    let first = report.unmappable_samples.first().map(|first| {
+        format!(
+            ", the first of them {:?} number {} (place {}): {}",
+            first.key, first.sequence, first.place, first.why
+        )
+    });
+    Some(Failure::other(format!(
+        "{events} cannot be imported{}; an import stops there, and --skip-unmappable leaves such events out",
+        first.unwrap_or_default()
+    )))
 }
 
 fn per_second(events: u64, seconds: f64) -> f64 {
@@ -184,69 +208,80 @@ fn pretty(told: &Summary) -> String {
     let mut lines = vec![match told.dry_run {
         true => format!(
             "would import {}; streams: {}",
-            events(report.stored),
+            count(report.stored, "event"),
             report.streams
         ),
         false => format!(
-            "imported {}; {} were there already; streams: {}",
-            events(report.stored),
-            report.already_stored,
+            "imported {}; {} there already; streams: {}",
+            count(report.stored, "event"),
+            counted(report.already_stored, "was", "were"),
             report.streams
         ),
     }];
-    let mut line = |count: u64, text: &str| {
-        if count > 0 {
-            lines.push(format!("{count} {text}"));
+    for (why, number) in &report.left_out {
+        if *number > 0 {
+            lines.push(format!("{number} left out: {why}"));
         }
-    };
-    for (why, count) in &report.left_out {
-        line(*count, &format!("left out: {why}"));
     }
-    line(report.unmappable, "cannot be events of this store:");
+    if report.unmappable > 0 {
+        let cannot = counted(report.unmappable, "cannot be an event", "cannot be events");
+        lines.push(format!("{cannot} of this store:"));
+    }
     for sample in &report.unmappable_samples {
         lines.push(format!(
             "  {:?} number {} (place {}): {}",
             sample.key, sample.sequence, sample.place, sample.why
         ));
     }
-    let mut line = |count: u64, text: &str| {
-        if count > 0 {
-            lines.push(format!("{count} {text}"));
+    // The text begins with what is said of one thing or of several.
+    let mut line = |number: u64, (one, several): (&str, &str), text: &str| {
+        if number > 0 {
+            lines.push(format!("{}{text}", counted(number, one, several)));
         }
     };
     // Lines may lie in several files, so nobody knows why a number is missing.
-    let (missing, without_beginning) = match told.kind {
-        Kind::Lines => (
-            "numbers are missing within streams: what comes later of these numbers is refused",
-            "streams do not begin at number 0 or 1",
-        ),
-        _ => (
-            "numbers are missing within streams: the source has deleted these events",
-            "streams have no beginning any more; perhaps there are snapshots of them",
-        ),
+    let missing = match told.kind {
+        Kind::Lines => ": what comes later of these numbers is refused",
+        _ => ": the source has deleted these events",
     };
-    line(report.missing_numbers, missing);
-    line(report.streams_without_beginning, without_beginning);
-    line(
-        report.snapshots.unwrap_or(0),
-        "snapshots stay in the source",
+    let numbers = (
+        "number is missing within streams",
+        "numbers are missing within streams",
     );
-    line(
-        report.late,
-        "events were committed late, and come after later ones of other streams",
+    line(report.missing_numbers, numbers, missing);
+    let without_beginning = report.streams_without_beginning;
+    match told.kind {
+        Kind::Lines => {
+            let streams = ("stream does not begin", "streams do not begin");
+            line(without_beginning, streams, " at number 0 or 1");
+        }
+        _ => {
+            let streams = ("stream has no beginning", "streams have no beginning");
+            let text = " any more; perhaps there are snapshots of them";
+            line(without_beginning, streams, text);
+        }
+    }
+    let snapshots = ("snapshot stays", "snapshots stay");
+    line(report.snapshots.unwrap_or(0), snapshots, " in the source");
+    let late = (
+        "event was committed late, and comes",
+        "events were committed late, and come",
     );
-    line(
-        report.displaced,
-        "appends had to be sent again, and come after later ones of other streams",
+    line(report.late, late, " after later ones of other streams");
+    let displaced = (
+        "append had to be sent again, and comes",
+        "appends had to be sent again, and come",
     );
-    line(report.tags, "tags");
-    line(report.bytes, "bytes of data");
+    let after = " after later ones of other streams";
+    line(report.displaced, displaced, after);
+    line(report.tags, ("tag", "tags"), "");
+    line(report.bytes, ("byte", "bytes"), " of data");
     if let (Some(first), Some(last)) = (&report.first_time, &report.last_time) {
         lines.push(format!("written from {first} to {last}"));
     }
     lines.push(format!(
         "read {} in {:.1} s, {:.0} a second, up to place {}",
-        events(report.read),
+        count(report.read, "event"),
         told.seconds,
         told.events_per_second,
         report.place
@@ -313,7 +348,8 @@ impl Followed {
                 self.waiting = None;
                 if self.told != Some(all) {
                     say!(
-                        "caught up: {all} events imported, up to place {} of the source",
+                        "caught up: {} imported, up to place {} of the source",
+                        count(all, "event"),
                         report.place
                     );
                     self.told = Some(all);

@@ -25,7 +25,7 @@ use crate::args::{Global, Scavenge, VirtualStreamsCommand};
 use crate::config::DEFAULT_STORE;
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::{Output, ProgressLine, count, rate, visible};
+use crate::output::{Output, ProgressLine, count, counted, rate, visible};
 
 /// The pause between two questions how far the entries of virtual streams are written.
 const ASK_EVERY: Duration = Duration::from_millis(500);
@@ -191,8 +191,16 @@ async fn remove_hidden(
         line.tell(|time| {
             let streams = rate("streams", now.streams, None, time);
             match mode {
-                RunMode::Dry => format!("looked at {streams}; {} events are hidden", now.events),
-                RunMode::Real => format!("looked at {streams}; {} events removed", now.events),
+                RunMode::Dry => {
+                    let hidden = counted(now.events, "event is", "events are");
+                    format!("looked at {streams}; {hidden} hidden")
+                }
+                RunMode::Real => {
+                    format!(
+                        "looked at {streams}; {} removed",
+                        count(now.events, "event")
+                    )
+                }
             }
         });
     };
@@ -233,12 +241,13 @@ fn show_scavenged(done: &Scavenged) -> String {
     };
     let unreadable = match done.streams_unreadable {
         0 => String::new(),
+        1 => "; 1 stream was left as it is: its metadata cannot be read".to_owned(),
         count => format!("; {count} streams were left as they are: their metadata cannot be read"),
     };
     format!(
-        "{verb} {} ({} bytes) of {}{unreadable}",
+        "{verb} {} ({}) of {}{unreadable}",
         count(done.events, "event"),
-        done.payload_bytes,
+        count(done.payload_bytes, "byte"),
         count(done.streams_changed, "stream")
     )
 }

@@ -7,7 +7,7 @@ use gesta_core::LogId;
 use gesta_server::{Cluster, ClusterNode, ClusterPlacement, LogOwner};
 use tokio::net::TcpListener;
 
-use super::address::resolve;
+use super::address::{resolve, who_has};
 use crate::config::Config;
 use crate::exit::{Failure, Outcome};
 use crate::private_file;
@@ -68,9 +68,20 @@ pub(super) async fn prepare(config: &Config) -> Outcome<Option<Prepared>> {
     };
     let told = advertised.map(|address| options(address));
     let told = told.transpose()?;
-    let listener = TcpListener::bind(listen).await;
-    let listener = listener
-        .map_err(|error| Failure::other(format!("cannot listen for nodes on {listen}: {error}")))?;
+    let listener = match TcpListener::bind(listen).await {
+        Ok(listener) => listener,
+        Err(error) => {
+            let hint = match error.kind() {
+                std::io::ErrorKind::AddrInUse => {
+                    let who = who_has(listen).await;
+                    format!("; {who}; --node HOST:PORT (cluster.node) names another address")
+                }
+                _ => String::new(),
+            };
+            let text = format!("cannot listen for nodes on {listen}: {error}{hint}");
+            return Err(Failure::other(text));
+        }
+    };
     let options = match told {
         Some(options) => options,
         None => options(&listener.local_addr()?.to_string())?,

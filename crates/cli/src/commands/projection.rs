@@ -21,7 +21,7 @@ use super::{connect, given_store, interrupts, until_stopped};
 use crate::args::{Global, NamedVersion, Projection, ProjectionCommand, Version};
 use crate::confirm;
 use crate::exit::{Code, Failure, Outcome};
-use crate::output::{Output, ProgressLine, humane, say, visible};
+use crate::output::{Output, ProgressLine, count, counted, humane, say, visible};
 
 /// Time between two looks while a version is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -53,6 +53,8 @@ impl TargetDatabase {
             )
         })?;
         if let Some(path) = target.strip_prefix("sqlite:") {
+            // As the URL of a store.
+            let path = path.strip_prefix("//").unwrap_or(path);
             if schema.is_some() {
                 return Err(Failure::usage("--schema: an SQLite file has no schemas"));
             }
@@ -243,18 +245,21 @@ fn doing(version: &VersionReport) -> &str {
     }
 }
 
-fn count(parked: usize) -> String {
-    match parked {
+fn parked(count: usize) -> String {
+    match count {
         PARKED_COUNTED_MAX => format!("{PARKED_COUNTED_MAX} or more"),
-        parked => parked.to_string(),
+        count => count.to_string(),
     }
 }
 
 /// One line of a list.
 pub(super) fn line(version: &VersionReport) -> String {
     let (name, number, life) = (&version.name, version.version, version.life);
-    let (doing, events) = (doing(version), version.events);
-    let mut text = format!("{name} v{number}  {life}  {doing}  {events} events");
+    let (doing, events) = (
+        doing(version),
+        count(version.events.unsigned_abs(), "event"),
+    );
+    let mut text = format!("{name} v{number}  {life}  {doing}  {events}");
     if let Some(lag) = version.lag_seconds {
         text.push_str(&format!("  lag {lag:.1} s"));
     }
@@ -262,7 +267,7 @@ pub(super) fn line(version: &VersionReport) -> String {
         text.push_str("  lag unknown");
     }
     if version.parked > 0 {
-        text.push_str(&format!("  parked {}", count(version.parked)));
+        text.push_str(&format!("  parked {}", parked(version.parked)));
     }
     if let Some(error) = &version.error {
         text.push_str(&format!("  {}", visible(error)));
@@ -281,7 +286,8 @@ fn pretty(version: &VersionReport) -> String {
         line("process", &owner.to_string());
     }
     if let (Some(lag), Some(positions)) = (version.lag_seconds, version.lag_positions) {
-        line("lag", &format!("{lag:.1} s, at most {positions} events"));
+        let events = count(positions, "event");
+        line("lag", &format!("{lag:.1} s, at most {events}"));
     }
     if let Some(why) = &version.lag_unknown {
         line("lag", &format!("unknown: {why}"));
@@ -290,7 +296,7 @@ fn pretty(version: &VersionReport) -> String {
     if let Some(at) = &version.applied_at {
         line("applied", at);
     }
-    line("parked", &count(version.parked));
+    line("parked", &parked(version.parked));
     line("resets", &version.resets.to_string());
     line("checkpoint", &version.checkpoint);
     line("begins at", &version.floor);
@@ -305,7 +311,10 @@ fn parked_line(parked: &ParkedReport) -> String {
     let key = key.map_or("skipped".to_owned(), visible);
     let why = match parked.error.is_empty() {
         true => "behind the one before".to_owned(),
-        false => format!("{} attempts: {}", parked.attempts, visible(&parked.error)),
+        false => {
+            let attempts = count(parked.attempts.into(), "attempt");
+            format!("{attempts}: {}", visible(&parked.error))
+        }
     };
     let log = match parked.log {
         0 => String::new(),
@@ -414,7 +423,8 @@ async fn wait<T: Target>(
     output.record(&record, |_| match done.positions {
         0 => format!("{id} shows {what}: it was there already"),
         positions => format!(
-            "{id} shows {what}: {positions} positions were missing {:.1} s ago",
+            "{id} shows {what}: {} missing {:.1} s ago",
+            counted(positions, "position was", "positions were"),
             done.time.as_secs_f64()
         ),
     })

@@ -228,8 +228,15 @@ impl<'a> Telling<'a> {
             }
             MoveStep::Compared(events) if *events > 0 => {
                 let events = *events;
-                self.line
-                    .tell(|_| format!("read {events} events back: they are those of the source"));
+                self.line.tell(|_| {
+                    let read = count(events, "event");
+                    let they = if events == 1 {
+                        "it is that"
+                    } else {
+                        "they are those"
+                    };
+                    format!("read {read} back: {they} of the source")
+                });
             }
             MoveStep::Waits(blockers) => self.waiting.tell(self.line, blockers),
             MoveStep::Closed => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,17 +19,18 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::address::resolve;
+use super::address::{resolve, who_has};
 use super::node::{self, OfNode};
 use super::served::Served;
 use super::supervisor::{Supervisor, look_at};
 use super::{access, open_files, tls};
 use crate::args::{Global, Serve};
 use crate::config::{
-    ClockPolicy, ClusterFlags, Config, FILE_VARIABLE, Flags, Layers, LogFlags, ServerFlags,
-    TlsFlags, text_of, variables,
+    ClockPolicy, ClusterFlags, Config, DEFAULT_STORE, FILE_VARIABLE, Flags, Layers, LogFlags,
+    ServerFlags, TlsFlags, text_of, variables,
 };
 use crate::exit::{Code, Failure, Outcome};
+use crate::named_store::{self, Named};
 use crate::private_file;
 use crate::process::ProcessMetrics;
 use crate::units::Span;
@@ -39,13 +41,16 @@ const ALIVE_MICROS: i64 = 60_000_000;
 /// The pause between two attempts to open a store that is waited for.
 const WAIT_PAUSE: Duration = Duration::from_millis(500);
 
-pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
+pub(super) async fn run(global: Global, serve: Serve, store_file: Option<PathBuf>) -> Outcome {
     let named_by = match (&global.store_file, global.store_urls()) {
         (None, Some(_)) => "--store",
         (None, None) if std::env::var_os("GESTA_STORE").is_some() => "GESTA_STORE",
         _ => "the configuration",
     };
     let (config, warnings) = load(global, &serve)?;
+    if config.store != DEFAULT_STORE {
+        named_store::set(Named::new(config.store.as_str(), store_file));
+    }
     if super::is_server(&config.store) {
         return Err(Failure::usage(format!(
             "serve needs a database; {named_by} names a server, {}: give --store sqlite:PATH or postgres://…",
@@ -64,7 +69,10 @@ pub(super) async fn run(global: Global, serve: Serve) -> Outcome {
     let tls = tls::files(&config.tls, listen, advertised.as_ref())?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let bound = gesta_server::bind(server_config(&config, listen, advertised.clone(), tls)?).await;
-    let bound = bound.map_err(|error| cannot_listen(&error))?;
+    let bound = match bound {
+        Ok(bound) => bound,
+        Err(error) => return Err(cannot_listen(&error).await),
+    };
     let mut options = options(&config);
     let wrong_password = access::wrong_admin_password(&config)?;
     if wrong_password.is_some() {
@@ -235,11 +243,16 @@ fn stopped_at_once() -> Failure {
 
 /// Tells why a server does not listen, and how it listens elsewhere if another program has the address. Settings that
 /// never work are wrong usage, which nobody tries again.
-fn cannot_listen(error: &StartError) -> Failure {
+async fn cannot_listen(error: &StartError) -> Failure {
     match error {
         StartError::NotLoopback(_) | StartError::Tls(_) => Failure::usage(error.to_string()),
-        StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            Failure::other(format!("{error}; --listen HOST:PORT names another address"))
+        StartError::Listen { source, address }
+            if source.kind() == std::io::ErrorKind::AddrInUse =>
+        {
+            let who = who_has(*address).await;
+            Failure::other(format!(
+                "{error}; {who}; --listen HOST:PORT names another address"
+            ))
         }
         _ => Failure::other(error.to_string()),
     }
@@ -287,10 +300,11 @@ async fn warn_of_nodes(database: &gesta::Database) {
         }
     }
     if !nodes.is_empty() {
+        let status = named_store::completed("`gesta cluster status`");
         tracing::warn!(
             ?nodes,
             "nodes share this store, and this server is none of them (--node): it appends beside the owners of the \
-             logs, which is slow for both; `gesta cluster status` shows them"
+             logs, which is slow for both; {status} shows them"
         );
     }
 }
@@ -484,6 +498,7 @@ fn suggest(address: SocketAddr) {
 /// passwords.
 pub(super) fn place_of(store: &str) -> String {
     if let Some(path) = store.strip_prefix("sqlite:") {
+        let path = path.strip_prefix("//").unwrap_or(path);
         return match std::path::absolute(path) {
             Ok(absolute) if path != ":memory:" => format!("sqlite:{}", absolute.display()),
             _ => store.to_owned(),
@@ -510,6 +525,9 @@ mod tests {
             place_of("sqlite:a/g.db"),
             format!("sqlite:{}", here.join("a/g.db").display())
         );
+        // What happened: this was told as a place from the root.
+        assert_eq!(place_of("sqlite://a/g.db"), place_of("sqlite:a/g.db"));
+        assert_eq!(place_of("sqlite:///a/g.db"), "sqlite:/a/g.db");
         assert_eq!(place_of("sqlite::memory:"), "sqlite::memory:");
         assert_eq!(
             place_of("postgres://u:p%40@w@one:1/db?password=secret postgres://two/db"),

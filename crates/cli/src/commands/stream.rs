@@ -10,12 +10,13 @@ use serde_json::json;
 
 use super::appending::append_surely;
 use super::progress::Progress;
+use super::waiting::told_if_slow;
 use super::{with_new_store, with_store, with_store_telling};
 use crate::args::{self, After, Global, ReadFrom, StreamCommand};
 use crate::confirm;
 use crate::exit::{Failure, Outcome};
 use crate::input::{self, Feed, Ids, refuse_line};
-use crate::output::{Output, ProgressLine, rate, say, until_reader_gone, visible};
+use crate::output::{Output, ProgressLine, counted, rate, say, until_reader_gone, visible};
 
 /// The most events in one page.
 const PAGE: u64 = 1_000;
@@ -94,10 +95,13 @@ async fn append(global: &Global, args: args::StreamAppend, output: &mut Output) 
                 stored += events.len();
                 let events = std::mem::take(&mut events);
                 let told = format!(
-                    "{stored} events are stored, up to line {number}: do not append them again"
+                    "{} stored, up to line {number}: do not append {} again",
+                    counted(stored as u64, "event is", "events are"),
+                    if stored == 1 { "it" } else { "them" }
                 );
                 expected = send(&*store, &args, expected, events, &told, output).await?;
-                progress.set(format!("{stored} events were stored, up to line {number}"));
+                let events = counted(stored as u64, "event was", "events were");
+                progress.set(format!("{events} stored, up to line {number}"));
             }
         }
         if !events.is_empty() {
@@ -181,14 +185,13 @@ async fn read(
     let mut written = 0;
     loop {
         let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
-        let page = store
-            .read_stream(ReadStream {
-                stream: args.stream.clone(),
-                from,
-                direction,
-                limit,
-            })
-            .await?;
+        let page = store.read_stream(ReadStream {
+            stream: args.stream.clone(),
+            from,
+            direction,
+            limit,
+        });
+        let page = told_if_slow(page).await?;
         for event in &page.events {
             output.event(event, None)?;
         }
@@ -213,13 +216,12 @@ async fn list(store: &dyn EventStore, args: args::StreamList, output: &mut Outpu
     let mut after = args.after;
     loop {
         let limit = usize::try_from(left.min(PAGE)).unwrap_or(1);
-        let page = store
-            .list_streams(ListStreams {
-                prefix: args.prefix.clone(),
-                after,
-                limit,
-            })
-            .await?;
+        let page = store.list_streams(ListStreams {
+            prefix: args.prefix.clone(),
+            after,
+            limit,
+        });
+        let page = told_if_slow(page).await?;
         for stream in &page.streams {
             let record =
                 json!({"stream": stream.stream.as_str(), "last_revision": stream.last_revision.0});
@@ -262,7 +264,7 @@ async fn delete(global: &Global, args: args::StreamDelete, output: &mut Output) 
     with_store(global, async |store| {
         let kind = if args.tombstone { DeleteKind::Tombstone } else { DeleteKind::Soft };
         let request = DeleteStream { stream: args.stream.clone(), expected: args.expected, kind };
-        let deleted = store.delete_stream(request).await?;
+        let deleted = told_if_slow(store.delete_stream(request)).await?;
         let record = json!({"stream": args.stream.as_str(), "log": deleted.log.0, "position": deleted.position.0});
         output.record(&record, |_| format!("deleted, position {}", deleted.position))
     })
@@ -338,7 +340,7 @@ async fn metadata(
     output: &mut Output,
 ) -> Outcome {
     let Some(text) = args.set else {
-        let record = store.stream_metadata(args.stream).await?;
+        let record = told_if_slow(store.stream_metadata(args.stream)).await?;
         output.json_text(&String::from_utf8_lossy(record.metadata.json()))?;
         return output.text("\n");
     };
@@ -353,7 +355,7 @@ async fn metadata(
         expected: args.expected,
         metadata,
     };
-    let set = store.set_stream_metadata(request).await?;
+    let set = told_if_slow(store.set_stream_metadata(request)).await?;
     if says_little {
         say!(
             "$acl does not say who may change it ($mw): those who have every right that it names, and administrators"

@@ -45,6 +45,7 @@ pub(super) async fn run(global: &Global, command: TimerCommand, output: &mut Out
             if pending.is_empty() {
                 must_exist(&*store, &name, &of.prefix).await?;
             }
+            let limit = limit.and_then(|limit| usize::try_from(limit).ok());
             for timer in pending.iter().take(limit.unwrap_or(usize::MAX)) {
                 // The text as it was written: another program may have set what this one could not parse. Line ends
                 // stand between its parts alone, and a record is one line.

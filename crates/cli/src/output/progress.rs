@@ -150,12 +150,15 @@ pub(crate) fn copied(bytes: u64, all: Option<u64>) -> String {
 }
 
 /// Says how many things were done, how many a second, and if it is known how many there are, how long the others will
-/// take.
+/// take. `what` is said of several things, such as `events read`; its first word has an s that one thing has not.
 pub(crate) fn rate(what: &str, done: u64, all: Option<u64>, time: Duration) -> String {
     let seconds = time.as_secs_f64().max(0.001);
     let a_second = done as f64 / seconds;
     let shown = HumanFloatCount(a_second);
     let Some(all) = all.filter(|all| *all > 0) else {
+        let one = what.replacen("s ", " ", 1);
+        let one = one.strip_suffix('s').unwrap_or(&one);
+        let what = if done == 1 { one } else { what };
         return format!("{} {what}, {shown:.0} a second", HumanCount(done));
     };
     let left = all.saturating_sub(done) as f64 / a_second.max(1.0);
@@ -204,6 +207,7 @@ mod tests {
                     .to_owned(),
             ),
             (0, Some(0), "0 events read, 0 a second".to_owned()),
+            (1, None, "1 event read, 0 a second".to_owned()),
             (
                 7,
                 Some(5),
@@ -212,6 +216,7 @@ mod tests {
         ] {
             assert_eq!(rate("events read", done, all, ten), expected);
         }
+        assert_eq!(rate("streams", 1, None, ten), "1 stream, 0 a second");
         let none = rate("events read", 3, Some(9), Duration::ZERO);
         assert!(
             none.starts_with("3 of 9 events read (33 %), 3,000"),

@@ -1,9 +1,10 @@
 //! Addresses of servers: what answers there, and what is sent to it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
-use super::support::{Server, code, gesta, output_of, run, stderr, succeed, url_of};
+use super::support::{Limit, Server, code, gesta, output_of, run, stderr, succeed, url_of};
 
 /// Goal: a probe needs no other program, and tells a server that is away from one that answers.
 #[test]
@@ -41,6 +42,66 @@ fn the_health_of_a_server_is_asked() {
     assert_ne!(code(&beside), 2, "{beside:?}");
     let wrong = run(&["health", "--store", "sqlite:x.db"]);
     assert_eq!(code(&wrong), 2, "{wrong:?}");
+}
+
+/// What happened: a command said nothing while its database did not answer.
+#[test]
+fn a_store_that_does_not_answer_is_told_of() {
+    // It takes connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let url = format!("postgres://u:hidden@{address}/d?connect_timeout=3600");
+    for command in [
+        &["stream", "append", "a", "--type", "t", "--data", "1"][..],
+        &["verify"],
+    ] {
+        let mut command = gesta(&[command, &["--store", &url]].concat());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let _limit = Limit::of(&child);
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+        let said = said.next().expect("it says something").unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let sentence = format!("postgres://{address}/d has not answered for 2 s: ");
+        assert!(said.starts_with(&sentence), "{said}");
+        assert!(!said.contains("hidden"), "{said}");
+    }
+}
+
+/// What happened: a second server was told of a port that is in use, and not that it was the first one that had it.
+#[test]
+fn who_has_an_address_is_told() {
+    let home = tempfile::tempdir().unwrap();
+    let first = Server::start(&url_of(&home.path().join("first.db")));
+    let second = url_of(&home.path().join("second.db"));
+    let listen = ["serve", "--store", &second, "--listen"];
+    let refused = run(&[&listen[..], &[first.address()]].concat());
+    assert_eq!(code(&refused), 1, "{refused:?}");
+    let told = stderr(&refused);
+    let who = format!(
+        "a server of Gesta answers there: gesta info --store {}",
+        first.url
+    );
+    assert!(told.contains(&who), "{told}");
+    assert!(told.contains("--listen HOST:PORT names another"), "{told}");
+    // It takes connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = silent.local_addr().unwrap();
+    let refused = run(&[&listen[..], &[&taken.to_string()]].concat());
+    let told = stderr(&refused);
+    let who = format!("another program has port {}; --listen", taken.port());
+    assert!(told.contains(&who), "{told}");
+    let secret = home.path().join("secret");
+    std::fs::write(&secret, "what all nodes of the test share").unwrap();
+    let mut node = gesta(&["serve", "--store", "postgres://u@127.0.0.1:1/d", "--node"]);
+    let node = node.arg(taken.to_string()).arg("--cluster-secret-file");
+    let refused = output_of(node.arg(&secret));
+    let told = stderr(&refused);
+    assert_eq!(code(&refused), 1, "{told}");
+    assert!(
+        told.contains("--node HOST:PORT (cluster.node) names"),
+        "{told}"
+    );
 }
 
 /// Goal: a command sends nothing to what is no server of Gesta, and ends at once where none answers.

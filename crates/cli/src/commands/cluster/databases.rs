@@ -6,15 +6,18 @@ use serde_json::json;
 
 use crate::args::{ClusterMoveLog, ClusterRecoverLog};
 use crate::exit::Outcome;
-use crate::output::{Output, ProgressLine};
+use crate::output::{Output, ProgressLine, count};
 
 /// Adds an empty database to the store.
 pub(super) async fn add(urls: &str, new: &str, output: &mut Output) -> Outcome {
     let map = databases::add(urls, new).await?;
-    let count = map.databases().len();
-    let record = json!({"databases": count, "version": map.version()});
+    let databases = map.databases().len();
+    let record = json!({"databases": databases, "version": map.version()});
     output.record(&record, |_| {
-        format!("the store has {count} databases now: give the new URL to all of its processes, then move logs to it")
+        format!(
+            "the store has {} now: give the new URL to all of its processes, then move logs to it",
+            count(databases as u64, "database")
+        )
     })
 }
 
@@ -72,7 +75,11 @@ pub(super) async fn recover_log(
     let record = json!({"log": log.0, "steps": steps, "database": home, "given_up": given_up});
     output.record(&record, |_| match steps {
         0 => format!("nothing to do: log {log} is whole in {home}"),
-        _ => format!("log {log} lies in {home}; {given_up} events of other copies were given up"),
+        _ => {
+            let events = count(given_up, "event");
+            let were = if given_up == 1 { "was" } else { "were" };
+            format!("log {log} lies in {home}; {events} of other copies {were} given up")
+        }
     })
 }
 

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::logs_of;
 use crate::exit::Outcome;
-use crate::output::{Output, visible};
+use crate::output::{Output, count, visible};
 
 /// Names a node in a sentence.
 pub(super) fn named(node: &NodeRow) -> String {
@@ -68,7 +68,8 @@ pub(super) fn status(
     let here = database.map_or_else(String::new, |number| format!(" in database {number}"));
     let version = look.version;
     output.heading(&format!(
-        "store {id}, incarnation {incarnation}, {logs} logs{here}, version {version}\n"
+        "store {id}, incarnation {incarnation}, {}{here}, version {version}\n",
+        count(logs as u64, "log")
     ))?;
     let is_new = |lease: &LeaseRow| lease.epoch == LeaseEpoch(0);
     let never_joined = look.nodes.is_empty() && look.leases.iter().all(is_new);

@@ -1,0 +1,447 @@
+//! Nodes of one store with different secrets: which of them must give way, and when.
+//!
+//! Why: such nodes share a database and cannot call each other, so each takes logs that the other cannot reach, and
+//! every change of these logs goes the slow way. That is a mistake of who started one of them, and whoever came last
+//! should say so instead of disturbing the others.
+//! Invariants: a node that has had a log never gives way. A node gives way only to one that answers its hello with
+//! another secret, whose beats change meanwhile, and only if no node with the same secret as its own has a log.
+//! Not here: the hello (`gesta_link`). Two nodes that have both taken logs before they met stay; their links say why
+//! there is none.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::future::join_all;
+use gesta_cluster::{Membership, Placement, membership};
+use gesta_core::registry::{Look, NodeId, NodeRow, Registry};
+use gesta_core::{Error, Result};
+use gesta_link::{Address, LinkConfig, Meeting, NodeReach, Reach, meet};
+
+use crate::node::Node;
+
+/// So many looks, a quarter of a beat apart, must see a beat of a node that is to be taken for alive.
+const LOOKS: usize = 8;
+/// How often a node that has joined looks whether it must give way.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What changes with each beat of a node, in each database: its generation and its beat.
+type Life = Vec<(i64, i64)>;
+
+/// What is known of another node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Other {
+    id: NodeId,
+    address: Arc<str>,
+    /// Whether it has a log.
+    owns: bool,
+    /// Whether it has the same secret as this node.
+    is_friend: bool,
+}
+
+/// Returns the node to which this one must give way, if there is one. `others` are the nodes that live and have
+/// answered. `me` is the number of this node, which has no log, if it has joined already.
+///
+/// A node that has a log is right, and so are those with the same secret. While nobody has a log, a node that is alone
+/// with its secret gives way to those that joined before it.
+fn stronger(me: Option<NodeId>, others: &[Other]) -> Option<&Other> {
+    let (friends, strangers): (Vec<&Other>, Vec<&Other>) =
+        others.iter().partition(|other| other.is_friend);
+    if friends.iter().any(|friend| friend.owns) {
+        return None;
+    }
+    let owner = strangers.iter().find(|stranger| stranger.owns);
+    let earlier = || {
+        let is_earlier = |stranger: &&&Other| me.is_none_or(|me| stranger.id < me);
+        strangers.iter().find(is_earlier)
+    };
+    let strongest = match friends.is_empty() {
+        true => owner.or_else(earlier),
+        false => owner,
+    };
+    strongest.copied()
+}
+
+/// Says, for who has started the node at `here`, why it does not take part, and what to do.
+fn rule(here: &str, stranger: &Other) -> String {
+    format!(
+        "must be the same in all nodes of a store: node {} at {}, which is alive, has another one than this node, {here}. \
+         Start this node with the file that the others have (--cluster-secret-file). To change the secret, stop all nodes \
+         first",
+        stranger.id, stranger.address
+    )
+}
+
+/// Refuses to join a cluster whose nodes have another secret. Without such a node this takes as long as the others need
+/// to answer, at most the time to connect; else at most two beats more.
+///
+/// # Errors
+/// `InvalidArgument` if this node must give way; the errors of the registry.
+pub(crate) async fn ensure_none(
+    registry: &dyn Registry,
+    link: &LinkConfig,
+    leases: &membership::Config,
+) -> Result<()> {
+    let here = link.address.as_str();
+    let before = registry.look().await?;
+    let others = before
+        .nodes
+        .iter()
+        .filter(|node| *node.info.address != *here);
+    let met = others.map(async |node| {
+        let address = Arc::clone(&node.info.address);
+        let met = meet(link, &Address::new(Arc::clone(&address))).await;
+        (address, met)
+    });
+    let met: BTreeMap<Arc<str>, Meeting> = join_all(met).await.into_iter().collect();
+    if !met.values().any(|met| *met == Meeting::OtherSecret) {
+        return Ok(());
+    }
+    let beat = leases.beat(before.nodes.len());
+    // Looks are counted, not seconds: while all processes stand still, seconds pass and no node beats.
+    for _ in 0..LOOKS {
+        tokio::time::sleep(beat / 4).await;
+        let now = registry.look().await?;
+        let others: Vec<Other> = now
+            .nodes
+            .iter()
+            .filter_map(|node| known(node, &before, &now, &met))
+            .collect();
+        if let Some(stranger) = stronger(None, &others) {
+            let rule = rule(here, stranger);
+            return Err(Error::invalid("the secret of the cluster", rule));
+        }
+    }
+    Ok(())
+}
+
+/// Returns what is known of a node of the table; `None` if it says nothing: nobody has answered there, or the node has
+/// another secret and has not beaten since `before`.
+fn known(
+    node: &NodeRow,
+    before: &Look,
+    now: &Look,
+    met: &BTreeMap<Arc<str>, Meeting>,
+) -> Option<Other> {
+    let is_friend = match met.get(&node.info.address)? {
+        Meeting::Welcome => true,
+        Meeting::OtherSecret => false,
+        Meeting::Unknown => return None,
+    };
+    let life = |node: &NodeRow| (node.generation, node.beat);
+    let was = before.node(node.id).map(life);
+    let has_beaten = was.is_some_and(|was| was != life(node));
+    let owns = now
+        .leases
+        .iter()
+        .any(|lease| now.holder(lease).is_some_and(|owner| owner.id == node.id));
+    (is_friend || has_beaten).then(|| Other {
+        id: node.id,
+        address: Arc::clone(&node.info.address),
+        owns,
+        is_friend,
+    })
+}
+
+/// Looks, until this node has had a log, whether it must give way to a node that joined at the same time, or that did
+/// not answer when this node joined. Then this node leaves.
+pub(crate) async fn watch(node: Weak<Node>, here: Address, parts: Vec<Membership>) {
+    let mut first_seen: BTreeMap<Arc<str>, Life> = BTreeMap::new();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let Some(node) = node.upgrade() else { return };
+        let placement = node.placement();
+        // It may be joining again.
+        let Some(me) = placement.me else { continue };
+        if owns(&placement, me) {
+            return;
+        }
+        let reach = node.forwarder.nodes();
+        if !reach.iter().any(|other| other.has_other_secret) {
+            continue;
+        }
+        let lives = lives(&parts);
+        let others = placement.nodes.iter().filter(|other| other.id != me);
+        let others = others.filter_map(|other| {
+            let is_friend = is_friend(&reach, &other.address)?;
+            let life = lives.get(&other.address)?;
+            let seen = first_seen
+                .entry(Arc::clone(&other.address))
+                .or_insert_with(|| life.clone());
+            (is_friend || *seen != *life).then(|| Other {
+                id: other.id,
+                address: Arc::clone(&other.address),
+                owns: owns(&placement, other.id),
+                is_friend,
+            })
+        });
+        let others: Vec<Other> = others.collect();
+        if let Some(stranger) = stronger(Some(me), &others) {
+            let rule = rule(here.as_str(), stranger);
+            node.give_way(format!("the secret of the cluster {rule}"))
+                .await;
+            return;
+        }
+    }
+}
+
+fn owns(placement: &Placement, node: NodeId) -> bool {
+    let mut owners = placement.logs.iter().filter_map(|log| log.owner.as_ref());
+    owners.any(|owner| owner.node == node)
+}
+
+/// Returns whether the node at this address has the same secret; `None` if its link does not tell.
+fn is_friend(reach: &[NodeReach], address: &str) -> Option<bool> {
+    let link = reach
+        .iter()
+        .find(|other| other.address.as_str() == address)?;
+    match (link.has_other_secret, link.reach) {
+        (true, _) => Some(false),
+        (false, Reach::Reachable) => Some(true),
+        (false, _) => None,
+    }
+}
+
+/// Returns the lives of all nodes, as the databases showed them last.
+fn lives(parts: &[Membership]) -> BTreeMap<Arc<str>, Life> {
+    let mut lives: BTreeMap<Arc<str>, Life> = BTreeMap::new();
+    for look in parts.iter().filter_map(|part| part.status().look) {
+        for node in &look.nodes {
+            let life = lives.entry(Arc::clone(&node.info.address)).or_default();
+            life.push((node.generation.0, node.beat));
+        }
+    }
+    lives
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use bytes::Bytes;
+    use futures::FutureExt;
+    use futures::future::{BoxFuture, ready};
+    use gesta_cluster::memory::MemoryRegistry;
+    use gesta_core::LogId;
+    use gesta_core::registry::{Beat, Claim, Generation, Join, NodeInfo, NodeState, Tenure};
+    use gesta_link::{
+        Bounds, Call, LinkServer, Protocols, Question, Secret, Serve, Served, StoreIdentity, Times,
+    };
+    use tokio::net::TcpListener;
+    use uuid::Uuid;
+
+    use super::*;
+
+    const OURS: &[u8] = b"the secret of this node";
+    const THEIRS: &[u8] = b"the secret of the others";
+    const GENERATION: Generation = Generation(7);
+    /// With this, whoever waits for beats waits for the whole test.
+    const SLOW: Duration = Duration::from_secs(1_000);
+    const QUICK: Duration = Duration::from_millis(200);
+    const LIMIT: Duration = Duration::from_secs(120);
+
+    /// No call comes to the nodes of these tests.
+    struct Nobody;
+
+    impl Serve for Nobody {
+        fn call(&self, _: LogId, _: Call) -> Served {
+            Served::NotHere(gesta_link::Hint {
+                owner: None,
+                epoch: gesta_link::Epoch {
+                    incarnation: gesta_core::Incarnation::random(),
+                    number: 0,
+                },
+            })
+        }
+
+        fn ask(&self, question: Question) -> BoxFuture<'static, Bytes> {
+            ready(question.body).boxed()
+        }
+    }
+
+    fn link(address: Address, secret: &[u8]) -> LinkConfig {
+        LinkConfig {
+            store: StoreIdentity {
+                id: Uuid::from_u128(1),
+                logs: 2,
+            },
+            secret: Secret::new(secret).expect("long enough"),
+            address,
+            build: "test".to_owned(),
+            protocols: Protocols::THIS,
+            times: Times {
+                connect_within: LIMIT,
+                ..Times::default()
+            },
+            bounds: Bounds::default(),
+        }
+    }
+
+    /// Listens as a node with this secret, and joins it. Returns its number and the server, which must be kept.
+    async fn joined(registry: &MemoryRegistry, secret: &[u8]) -> (NodeId, LinkServer) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let address = Address::from(listener.local_addr().expect("bound"));
+        let join = Join {
+            info: NodeInfo {
+                address: address.as_str().into(),
+                weight: 100,
+                build: "1".into(),
+                protocol_min: 1,
+                protocol_max: 1,
+            },
+            generation: GENERATION,
+            beat: 1,
+        };
+        let node = registry.join(&join).await.expect("joins");
+        let server = LinkServer::start(listener, link(address, secret), Arc::new(Nobody));
+        (node, server.expect("starts"))
+    }
+
+    async fn takes(registry: &MemoryRegistry, node: NodeId, log: u16) {
+        let look = registry.tables().look();
+        let lease = look.lease(LogId(log)).expect("a log");
+        let tenure = Tenure {
+            log: lease.log,
+            owner: node,
+            generation: GENERATION,
+            epoch: lease.epoch.next(),
+        };
+        let seen = lease.epoch;
+        let got = registry.claim(&[Claim { seen, tenure }]).await;
+        assert_eq!(got.expect("answers"), [LogId(log)]);
+    }
+
+    /// Does work while these nodes beat.
+    async fn while_they_beat<T>(
+        registry: &Arc<MemoryRegistry>,
+        nodes: Vec<NodeId>,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (beating, ends) = (Arc::clone(registry), Arc::clone(&is_over));
+        let live = tokio::spawn(async move {
+            for beat in 2.. {
+                for node in &nodes {
+                    let beat = Beat {
+                        node: *node,
+                        generation: GENERATION,
+                        beat,
+                        unreachable: Vec::new(),
+                    };
+                    beating.beat(&beat).await.expect("answers");
+                }
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                tokio::time::sleep(QUICK / 10).await;
+            }
+        });
+        let done = tokio::time::timeout(LIMIT, work).await.expect("in time");
+        is_over.store(true, Ordering::Relaxed);
+        live.await.expect("ends");
+        done
+    }
+
+    async fn try_joining(registry: &MemoryRegistry, beat_min: Duration) -> Result<()> {
+        let leases = membership::Config {
+            beat_min,
+            ..membership::Config::default()
+        };
+        ensure_none(registry, &link(Address::new("here:1"), OURS), &leases).await
+    }
+
+    fn other(id: u32, owns: bool, is_friend: bool) -> Other {
+        Other {
+            id: NodeId(id),
+            address: format!("node-{id}:1").into(),
+            owns,
+            is_friend,
+        }
+    }
+
+    /// Goal: an owner never has to give way, whoever is beside it; while nobody has a log, one of two goes.
+    #[test]
+    fn the_stranger_gives_way_and_never_the_owner() {
+        let (owner, idle) = (true, false);
+        let friend = |id, owns| other(id, owns, true);
+        let stranger = |id, owns| other(id, owns, false);
+        for (me, others, to) in [
+            (None, vec![], None),
+            (None, vec![friend(1, owner), friend(2, idle)], None),
+            (None, vec![stranger(1, owner)], Some(1)),
+            (None, vec![stranger(1, idle)], Some(1)),
+            (None, vec![stranger(1, idle), stranger(2, owner)], Some(2)),
+            // The cluster of this node is there, and the strangers are those who must go.
+            (None, vec![friend(1, owner), stranger(2, owner)], None),
+            (None, vec![friend(1, owner), stranger(2, idle)], None),
+            (None, vec![friend(1, idle), stranger(2, idle)], None),
+            (None, vec![friend(1, idle), stranger(2, owner)], Some(2)),
+            // Of two that have joined at the same moment the later one goes.
+            (Some(2), vec![stranger(1, idle)], Some(1)),
+            (Some(1), vec![stranger(2, idle)], None),
+            (Some(1), vec![stranger(2, owner)], Some(2)),
+        ] {
+            let found = stronger(me.map(NodeId), &others).map(|other| other.id.0);
+            assert_eq!(found, to, "{me:?} {others:?}");
+        }
+    }
+
+    /// What happened: a node with another secret joined, took logs which nobody else could reach, and only warned.
+    #[tokio::test]
+    async fn a_node_with_another_secret_than_a_live_one_may_not_join() {
+        let registry = Arc::new(MemoryRegistry::new(2));
+        let (node, server) = joined(&registry, THEIRS).await;
+        takes(&registry, node, 0).await;
+        let trying = try_joining(&registry, QUICK);
+        let error = while_they_beat(&registry, vec![node], trying).await;
+        let error = error.expect_err("refused");
+        assert!(matches!(
+            error.kind(),
+            gesta_core::ErrorKind::InvalidArgument { .. }
+        ));
+        let (error, there) = (error.to_string(), server.local_address().to_string());
+        for part in ["here:1", &there, "node 1", "--cluster-secret-file"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        assert!(!error.contains("of the others"), "no secret: {error}");
+    }
+
+    /// Goal: what listens at the address of a node that is dead keeps nobody out, and neither does a node that does not
+    /// answer.
+    #[tokio::test]
+    async fn a_dead_row_and_a_silent_node_keep_nobody_out() {
+        let registry = Arc::new(MemoryRegistry::new(2));
+        let (dead, _server) = joined(&registry, THEIRS).await;
+        takes(&registry, dead, 0).await;
+        let (away, server) = joined(&registry, THEIRS).await;
+        takes(&registry, away, 1).await;
+        server.shutdown(QUICK).await;
+        drop(server);
+        let trying = try_joining(&registry, QUICK);
+        let joined = while_they_beat(&registry, vec![away], trying).await;
+        assert!(joined.is_ok(), "{joined:?}");
+    }
+
+    /// Goal: a node that meets others with its secret joins at once, also the first one of all.
+    #[tokio::test]
+    async fn a_node_with_the_secret_of_the_cluster_joins_at_once() {
+        let registry = Arc::new(MemoryRegistry::new(2));
+        let first = tokio::time::timeout(LIMIT, try_joining(&registry, SLOW)).await;
+        assert!(first.expect("at once").is_ok());
+        let (node, _server) = joined(&registry, OURS).await;
+        takes(&registry, node, 0).await;
+        let second = tokio::time::timeout(LIMIT, try_joining(&registry, SLOW)).await;
+        assert!(second.expect("at once").is_ok());
+        // A stranger beside them is no reason to keep out one who belongs to them.
+        let (stranger, _strange) = joined(&registry, THEIRS).await;
+        let trying = try_joining(&registry, QUICK);
+        let third = while_they_beat(&registry, vec![node, stranger], trying).await;
+        assert!(third.is_ok(), "{third:?}");
+        // One who has left is nobody.
+        let left = registry.set_state(node, GENERATION, NodeState::Left).await;
+        assert!(left.expect("answers"));
+        let trying = try_joining(&registry, QUICK);
+        let fourth = while_they_beat(&registry, vec![stranger], trying).await;
+        assert!(fourth.is_err(), "{fourth:?}");
+    }
+}
