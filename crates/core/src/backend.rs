@@ -612,7 +612,8 @@ pub trait Backend: Send + Sync + 'static {
     /// that is not shared gives a stream that never yields.
     fn signals(&self, topic: Topic) -> BoxStream<'static, Signal>;
 
-    /// Sends a message to the other processes. The message may be lost.
+    /// Sends a message to the other processes, or queues it. What cannot be sent is tried again. It is lost if the
+    /// process dies before, or if the database is away when the backend is closed.
     async fn send_signal(&self, signal: Signal);
 
     /// Removes the events of a stream that `visibility` hides, but never the last row of the log. It stores up to which
@@ -643,6 +644,6 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Closes all connections.
+    /// Closes all connections. Messages that are queued are sent before, if the database takes them soon.
     async fn close(&self);
 }
