@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use gesta_core::backend::{Signal, Topic};
 use gesta_core::{BackOff, LastingFault, LogId, Position, uptime, warn_once};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::types::ToSql;
@@ -31,6 +31,7 @@ use crate::connect::hosts::Timeline;
 use crate::connect::reach::HostWatch;
 use crate::error;
 use crate::message::{Message, from_payload, sender_of, to_payload};
+use crate::received::{Arrival, Inbox};
 
 const SEND_SIGNALS: &str = include_str!("../../sql/send_signals.sql");
 
@@ -350,11 +351,15 @@ async fn listen(client: &Client, channel: &str) -> std::result::Result<Statement
 /// Passes on what arrives until the connection is lost, or until another incarnation of the store has begun. Returns
 /// the reason.
 async fn receive(
-    notifications: &mut mpsc::Receiver<Notification>,
+    notifications: &mut Inbox<Notification>,
     channel: &str,
     shared: &SharedSignals,
 ) -> String {
-    while let Some(message) = notifications.recv().await {
+    while let Some(arrival) = notifications.next().await {
+        let Arrival::Message(message) = arrival else {
+            shared.ledger.received.publish(Signal::Interrupted);
+            continue;
+        };
         if message.channel() != channel {
             continue;
         }
