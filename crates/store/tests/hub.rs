@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use gesta_append::Pipeline;
+use gesta_core::backend::{Batch, CommitObserver, LogEnd, Row, RowId};
 use gesta_core::*;
 use gesta_store::Config;
 use gesta_tail::Hub;
@@ -497,6 +498,39 @@ async fn every_shutdown_returns_when_the_others_were_told() {
     assert!(given_up.await.is_err(), "a message is under way");
     assert_eq!(tokio::join!(shut_down(), shut_down()), (1, 1));
     pipeline.shutdown().await.expect("shut down");
+}
+
+/// What happened: a commit before the task ran that tells the others of commits was told to nobody, until the next one.
+#[tokio::test]
+async fn a_commit_right_after_the_start_is_told() {
+    let faulty = Faulty::start(&World::new(1), |backend| {
+        Hub::start(backend, Config::default().tail, Arc::new(SystemClock))
+    });
+    let row = Row {
+        position: Position(1),
+        stream: stream("cart-1"),
+        stream_row: RowId(1),
+        revision: Revision(0),
+        id: EventId::random(),
+        event_type: EventType::new("tested").expect("valid"),
+        type_row: RowId(1),
+        created: Timestamp(1),
+        content_type: ContentType::Json,
+        data: "{}".into(),
+        packed: None,
+        metadata: "".into(),
+        tags: Tags::NONE,
+    };
+    let batch = Batch {
+        log: LogId(0),
+        after: LogEnd::default(),
+        rows: vec![row],
+        new_streams: Vec::new(),
+        new_types: Vec::new(),
+    };
+    faulty.committed(&Arc::new(batch));
+    faulty.shutdown().await;
+    assert_eq!(faulty.messages(), 1);
 }
 
 fn is_unavailable<T>(message: Option<Result<T>>) -> bool {

@@ -183,31 +183,33 @@ async fn look_at_ends(
     }
 }
 
-/// Tells the other processes up to where this one has committed. At most one message is in flight, it names the latest
-/// position, and messages are never more frequent than `interval`.
-pub(crate) async fn announce(
+/// Tells the other processes up to where this one has committed since the call, also before the future is polled. At
+/// most one message is in flight, it names the latest position, and messages are never more frequent than `interval`.
+pub(crate) fn announce(
     lane: Arc<Lane>,
     backend: Arc<dyn Backend>,
     interval: Duration,
     closed: CancellationToken,
-) {
+) -> impl Future<Output = ()> + Send + 'static {
     let mut announced = lane.announced.subscribe();
     let mut told = *announced.borrow_and_update();
-    loop {
-        let changed = closed.run_until_cancelled(announced.changed()).await;
-        let position = *announced.borrow_and_update();
-        if position != told {
-            told = position;
-            let log = lane.log;
-            backend
-                .send_signal(Signal::Appended { log, position })
+    async move {
+        loop {
+            let changed = closed.run_until_cancelled(announced.changed()).await;
+            let position = *announced.borrow_and_update();
+            if position != told {
+                told = position;
+                let log = lane.log;
+                backend
+                    .send_signal(Signal::Appended { log, position })
+                    .await;
+            }
+            // The sender lives in the lane, so only the hub's end ends this.
+            let Some(Ok(())) = changed else { return };
+            closed
+                .run_until_cancelled(tokio::time::sleep(interval))
                 .await;
         }
-        // The sender lives in the lane, so only the hub's end ends this.
-        let Some(Ok(())) = changed else { return };
-        closed
-            .run_until_cancelled(tokio::time::sleep(interval))
-            .await;
     }
 }
 
