@@ -539,6 +539,16 @@ pub trait Backend: Send + Sync + 'static {
         try_join_all(logs.map(|log| self.log_end(log, purpose))).await
     }
 
+    /// Reads the end of each log from the primary as [`log_ends`](Self::log_ends) does, but tells of each log by itself
+    /// whether that has failed: if the logs lie in several databases, one that is away takes only the ends of its own
+    /// logs away. The ends are in the order of the logs, and not all of one moment: no checkpoint may be made of them.
+    async fn each_log_end(&self, purpose: Purpose) -> Vec<Result<LogEnd>> {
+        match self.log_ends(purpose).await {
+            Ok(ends) => ends.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); usize::from(self.info().logs)],
+        }
+    }
+
     /// Looks up streams and types in one snapshot of the primary.
     ///
     /// # Errors

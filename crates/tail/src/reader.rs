@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use gesta_core::backend::{Backend, History, LogTail, Purpose, Signal, Topic};
 use gesta_core::{KnownEnd, LastingFault, Position, Result, warn_once};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::lane::{Lane, Task, Work};
@@ -140,17 +141,22 @@ fn note_end(lane: &Lane, backend: &dyn Backend, begun_in: History, position: Pos
     }
 }
 
-/// Looks at the ends of all logs from time to time, with one statement, while anybody is subscribed, because a message
-/// of another process may have been lost.
+/// Looks at the ends of all logs, with one statement for each database, while anybody is subscribed: from time to time,
+/// because a message of another process may have been lost, and when `look` says that one may.
 pub(crate) async fn poll_ends(
     lanes: Vec<Arc<Lane>>,
     backend: Arc<dyn Backend>,
     interval: Duration,
+    look: Arc<Notify>,
     closed: CancellationToken,
 ) {
     let polling = async {
         loop {
-            tokio::time::sleep(interval.max(POLL_MIN)).await;
+            tokio::time::sleep(POLL_MIN).await;
+            tokio::select! {
+                () = tokio::time::sleep(interval.saturating_sub(POLL_MIN)) => {}
+                () = look.notified() => {}
+            }
             let places: Vec<Option<(u64, Position)>> =
                 lanes.iter().map(|lane| lane.place()).collect();
             if places.iter().any(Option::is_some) {
@@ -167,13 +173,14 @@ async fn look_at_ends(
     backend: &dyn Backend,
 ) {
     let begun_in = backend.history();
-    let Ok(ends) = backend.log_ends(Purpose::Read).await else {
-        // The readers look for themselves, and try again until they succeed.
-        lanes.iter().for_each(|lane| lane.doubt());
-        return;
-    };
+    let ends = backend.each_log_end(Purpose::Read).await;
     let history = backend.history().number;
     for ((lane, place), end) in lanes.iter().zip(places).zip(&ends) {
+        let Ok(end) = end else {
+            // The reader of the log looks for itself, and tries again until it succeeds.
+            lane.doubt();
+            continue;
+        };
         lane.keep_up(history);
         note_end(lane, backend, begun_in, end.position);
         if let Some((generation, asked_at)) = place {
@@ -213,11 +220,13 @@ pub(crate) fn announce(
     }
 }
 
-/// Passes the messages of other processes on to the lanes, until the hub is closed.
+/// Passes the messages of other processes on to the lanes, until the hub is closed. If messages may have been lost,
+/// `look` is notified.
 pub(crate) async fn listen(
     lanes: Vec<Arc<Lane>>,
     pages: Arc<Pages>,
     backend: Arc<dyn Backend>,
+    look: Arc<Notify>,
     closed: CancellationToken,
 ) {
     let mut signals = backend.signals(Topic::Appends);
@@ -228,7 +237,12 @@ pub(crate) async fn listen(
                     lane.heard(position);
                 }
             }
-            Signal::Interrupted => lanes.iter().for_each(|lane| lane.doubt()),
+            Signal::Interrupted => {
+                // A lane without a place will take one of an end that may be older than what was lost.
+                let without_place = lanes.iter().filter(|lane| lane.place().is_none());
+                without_place.for_each(|lane| lane.doubt());
+                look.notify_one();
+            }
             Signal::HistoryChanged => {
                 let history = backend.history().number;
                 lanes.iter().for_each(|lane| lane.keep_up(history));
