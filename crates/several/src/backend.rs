@@ -18,7 +18,6 @@ use gesta_core::registry::Registry;
 use gesta_core::{
     ContentType, Error, LogId, LogMap, Position, Result, StreamId, Visibility, log_of,
 };
-
 use tokio::time::{Instant, timeout_at};
 
 use crate::check::OpenCopy;
@@ -27,7 +26,7 @@ use crate::leases::Leases;
 use crate::route::{DatabasePart, Routes};
 use crate::writer::RoutedWriter;
 
-/// How long the other databases are waited for when one has told the ends of its logs, and each is told by itself.
+/// How long [`Backend::each_log_end`] waits for the other databases once one has told the ends of its logs.
 const OTHERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A store whose logs lie in several databases.
