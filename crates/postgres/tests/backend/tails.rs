@@ -277,6 +277,13 @@ async fn an_interruption_costs_one_statement_for_all_logs() {
     let mut store_config = gesta_store::Config::default();
     store_config.tail.poll_interval = Duration::from_secs(86_400);
     let store = Store::open(backend.clone(), store_config, Arc::new(SystemClock)).expect("starts");
+    // Each pipeline begins by a look at the end of its log.
+    let begun = async {
+        while executed(&server, END) < 16 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, begun).await.expect("begin");
     let subscription = follow(&store).await;
     let (one, all) = (executed(&server, END), executed(&server, ENDS));
     assert!(all > 0, "the statement is known by its first line");
