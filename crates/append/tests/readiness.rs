@@ -70,7 +70,7 @@ async fn an_append_in_doubt_is_not_said_to_be_unstored_when_appends_are_refused_
         // read.
         world.remove(LogId(0), Position(3));
         pipeline.fail_reads(|read| match read {
-            Read::LogEnd => Some(ErrorKind::Unsupported("the database is broken".into()).into()),
+            Read::LogEnd(_) => Some(ErrorKind::Unsupported("the database is broken".into()).into()),
             _ => None,
         });
         pipeline.release(Answers::Commits);

@@ -24,8 +24,8 @@ use gesta_core::{
     Append, EventData, EventStore, EventType, ExpectedRevision, Filter, StreamId, Subscribe,
     SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
+use gesta_rig::{Auth, Server as Postgres, ServerConfig, fresh_schema, shared};
 use gesta_kit::depth;
-use gesta_rig::{Auth, Server as Postgres, ServerConfig};
 use support::{
     Limit, PATIENCE, Server, code, gesta, output_of, patient, run, signal, stderr, stdout,
 };
@@ -425,6 +425,40 @@ async fn a_database_that_goes_away_is_told_once_and_not_at_each_attempt() {
     assert_eq!(different.len(), warnings.len(), "{warnings:#?}");
     assert!(warnings.len() <= 8, "{warnings:#?}");
     server.stop();
+}
+
+/// What happened: a command that appends and ends queued the message about its last events, and ended before it was
+/// sent, so that servers had these events when they looked by themselves. Goal: they hear of all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_appends_tells_of_all_events_before_it_ends() {
+    let Some(postgres) = shared() else { return };
+    let url = patient(&format!("{}?schema={}", postgres.url(), fresh_schema()));
+    let mut config = gesta::Config::default();
+    // It looks by itself only when no test runs any more.
+    config.tail.poll_interval = Duration::from_secs(86_400);
+    let store = gesta::open(&url).create().config(config).await.unwrap();
+    let subscribe = Subscribe {
+        to: SubscribeTo::All(Filter::ALL),
+        from: SubscribeFrom::End,
+    };
+    let mut followed = store.subscribe(subscribe).await.unwrap();
+    let lines = "{\"type\":\"happened\",\"data\":1}\n".repeat(20);
+    let append = [
+        "stream", "append", "cart-1", "--batch", "1", "--store", &url,
+    ];
+    let append = || support::run_with_input(&append, &lines);
+    let appended = tokio::task::block_in_place(append);
+    assert!(appended.status.success(), "{appended:?}");
+    let mut heard = 0;
+    let hears = async {
+        while heard < 20 {
+            let message = followed.next().await.expect("it goes on").unwrap();
+            heard += usize::from(matches!(message, SubscriptionMessage::Event { .. }));
+        }
+    };
+    let hears = tokio::time::timeout(PATIENCE, hears).await;
+    assert!(hears.is_ok(), "{heard} events of 20");
+    store.shutdown().await.unwrap();
 }
 
 /// What a warning tells, without its time and its fields.

@@ -9,6 +9,7 @@
 
 mod support;
 
+use gesta_core::{StreamId, log_of};
 use gesta_rig::{Server as Postgres, fresh_schema, shared};
 use support::{Server, code, get, patient, run, stderr, succeed};
 
@@ -250,6 +251,38 @@ fn a_log_moves_to_a_database_that_is_added() {
         let output = with(&wrong);
         assert_eq!(code(&output), 2, "{output:?}");
         assert!(stderr(&output).contains(text), "{output:?}");
+    }
+}
+
+/// What happened: a log could not go back to a database whose copy of it ended with events that were scavenged since:
+/// the copy still had the names that these had been the first to use, and they were copied once more. The log stayed
+/// closed until the move was undone. Goal: it goes back, whatever was scavenged.
+#[test]
+fn a_log_goes_back_after_the_end_of_its_old_copy_was_scavenged() {
+    let Some(postgres) = shared() else { return };
+    let urls = urls(postgres, 2);
+    create(&urls, "2");
+    let name = |n| StreamId::new(format!("cart-{n}")).unwrap();
+    let moving: Vec<StreamId> = (0..)
+        .map(name)
+        .filter(|name| log_of(name, 2).0 == 0)
+        .take(3)
+        .collect();
+    let with = |arguments: &[&str]| succeed(&[arguments, &store(&urls)].concat());
+    let move_to = |url: &str| with(&["cluster", "move-log", "0", "--to", url]);
+    for gone in [1, 0] {
+        append(&urls, moving[gone].as_str());
+        append(&urls, moving[gone].as_str());
+        move_to(&urls[1]);
+        with(&["stream", "delete", moving[gone].as_str(), "--yes"]);
+        with(&["scavenge", "--yes"]);
+        append(&urls, moving[2].as_str());
+        let before = with(&["all", "read", "--output", "json"]);
+        move_to(&urls[0]);
+        assert_eq!(with(&["all", "read", "--output", "json"]), before);
+        append(&urls, moving[2].as_str());
+        let verified = with(&["verify", "--output", "json"]);
+        assert!(verified.contains("\"healthy\":true"), "{verified}");
     }
 }
 

@@ -539,6 +539,16 @@ pub trait Backend: Send + Sync + 'static {
         try_join_all(logs.map(|log| self.log_end(log, purpose))).await
     }
 
+    /// Reads the end of each log from the primary as [`log_ends`](Self::log_ends) does, but tells of each log by itself
+    /// whether that has failed: if the logs lie in several databases, one that is away takes only the ends of its own
+    /// logs away. The ends are in the order of the logs, and not all of one moment: no checkpoint may be made of them.
+    async fn each_log_end(&self, purpose: Purpose) -> Vec<Result<LogEnd>> {
+        match self.log_ends(purpose).await {
+            Ok(ends) => ends.into_iter().map(Ok).collect(),
+            Err(error) => vec![Err(error); usize::from(self.info().logs)],
+        }
+    }
+
     /// Looks up streams and types in one snapshot of the primary.
     ///
     /// # Errors
@@ -612,7 +622,8 @@ pub trait Backend: Send + Sync + 'static {
     /// that is not shared gives a stream that never yields.
     fn signals(&self, topic: Topic) -> BoxStream<'static, Signal>;
 
-    /// Sends a message to the other processes. The message may be lost.
+    /// Sends a message to the other processes, or queues it. What cannot be sent is tried again. It is lost if the
+    /// process dies before, or if the database is away when the backend is closed.
     async fn send_signal(&self, signal: Signal);
 
     /// Removes the events of a stream that `visibility` hides, but never the last row of the log. It stores up to which
@@ -643,6 +654,6 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
-    /// Closes all connections.
+    /// Closes all connections. Messages that are queued are sent before, if the database takes them soon.
     async fn close(&self);
 }

@@ -71,6 +71,9 @@ const REGISTRY_TIMEOUT: Duration = Duration::from_millis(2_500);
 const REGISTRY_TIMEOUT_MIN: Duration = Duration::from_millis(2);
 /// How old the settings of the server in `/info` may be.
 const SETTINGS_PAUSE: Duration = Duration::from_secs(10);
+/// How long closing waits for messages that are queued. By then the others have looked at the ends of the logs by
+/// themselves.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const SCHEMA_DEFAULT: &str = "gesta";
 /// The longest name of a schema, in bytes. PostgreSQL cuts names at 63 bytes, and the retention role adds `_retention`.
 const SCHEMA_BYTES_MAX: usize = 50;
@@ -112,6 +115,10 @@ pub struct Config {
     /// the URL; tests set it.
     #[doc(hidden)]
     pub settings_pause: Duration,
+    /// How long closing waits for messages to other processes that are queued. It is no option of the URL; tests set
+    /// it.
+    #[doc(hidden)]
+    pub close_timeout: Duration,
     /// How many logs the store gets if it does not exist yet and is made on opening.
     pub logs_if_new: u16,
     /// Whether opening a store that does not exist is refused, instead of making it.
@@ -135,6 +142,7 @@ impl fmt::Debug for Config {
             .field("answer_timeout", &self.answer_timeout)
             .field("registry_timeout", &self.registry_timeout)
             .field("settings_pause", &self.settings_pause)
+            .field("close_timeout", &self.close_timeout)
             .field("logs_if_new", &self.logs_if_new)
             .field("must_exist", &self.must_exist)
             .field("is_part", &self.is_part)
@@ -187,6 +195,7 @@ impl Config {
             answer_timeout: Duration::from_secs(10),
             registry_timeout: REGISTRY_TIMEOUT,
             settings_pause: SETTINGS_PAUSE,
+            close_timeout: CLOSE_TIMEOUT,
             logs_if_new: 1,
             must_exist: false,
             is_part: false,

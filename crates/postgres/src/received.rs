@@ -1,16 +1,75 @@
-//! Messages of other processes on their way to the listeners of this one.
+//! Messages of other processes on their way to the listeners of this one: from the driver of a connection to the task
+//! that passes them on ([`Inbox`]), and from there to the listeners ([`Received`]).
 //!
+//! Invariant: on either way a message may be lost if there are too many, but then whoever waits for them is told so.
 //! Why a channel for each topic: a message wakes all listeners of its channel, and a store has a listener for each log.
 //! Messages about appends come with almost every commit of another process; on one channel, a commit on one node woke
 //! the pipelines of all logs on all others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::stream::{BoxStream, StreamExt};
 use gesta_core::LogId;
 use gesta_core::backend::{Signal, Topic};
 use tokio::sync::broadcast::{Receiver, Sender, error::RecvError};
+use tokio::sync::mpsc;
 
 /// The most messages that are kept for a slow listener.
 const QUEUE_MAX: usize = 1_024;
+
+/// Makes the way of messages from a driver, which must not wait, to the task that takes them. At most so many wait.
+pub(crate) fn inbox<T>(messages_max: usize) -> (Inlet<T>, Inbox<T>) {
+    let (sender, receiver) = mpsc::channel(messages_max);
+    let has_lost = Arc::new(AtomicBool::new(false));
+    let inlet = Inlet {
+        sender,
+        has_lost: Arc::clone(&has_lost),
+    };
+    (inlet, Inbox { receiver, has_lost })
+}
+
+/// Where the driver puts messages.
+#[derive(Debug)]
+pub(crate) struct Inlet<T> {
+    sender: mpsc::Sender<T>,
+    has_lost: Arc<AtomicBool>,
+}
+
+impl<T> Inlet<T> {
+    /// Puts a message in. If there is no room for it, it is lost.
+    pub(crate) fn put(&self, message: T) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.sender.try_send(message) {
+            self.has_lost.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// The messages that a driver has put in.
+#[derive(Debug)]
+pub(crate) struct Inbox<T> {
+    receiver: mpsc::Receiver<T>,
+    has_lost: Arc<AtomicBool>,
+}
+
+/// What comes out of an [`Inbox`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arrival<T> {
+    Message(T),
+    /// Messages were lost, because too many waited.
+    Lost,
+}
+
+impl<T> Inbox<T> {
+    /// Waits for what comes next; `None` if the driver has ended.
+    pub(crate) async fn next(&mut self) -> Option<Arrival<T>> {
+        // When a message is lost, others wait, so that this is called once more at least.
+        if self.has_lost.swap(false, Ordering::Acquire) {
+            return Some(Arrival::Lost);
+        }
+        self.receiver.recv().await.map(Arrival::Message)
+    }
+}
 
 /// The listeners of this process.
 #[derive(Debug)]
@@ -70,8 +129,7 @@ async fn next(receiver: &mut Receiver<Signal>, topic: Topic) -> Signal {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
     use std::task::{Context, Poll, Wake, Waker};
     use std::time::Duration;
 
@@ -153,6 +211,23 @@ mod tests {
             assert_eq!(pipelines.each_mut().map(Listener::poll), [Some(signal); 2]);
             assert_eq!(hub.poll(), Some(signal));
         }
+    }
+
+    /// What happened: a message for which the task that passes them on had no room was lost, and nobody was told.
+    #[tokio::test]
+    async fn messages_that_do_not_fit_are_told_as_lost() {
+        let (inlet, mut inbox) = inbox(2);
+        (1..=4).for_each(|message| inlet.put(message));
+        assert_eq!(inbox.next().await, Some(Arrival::Lost));
+        assert_eq!(inbox.next().await, Some(Arrival::Message(1)));
+        inlet.put(5);
+        inlet.put(6);
+        let all = [Arrival::Lost, Arrival::Message(2), Arrival::Message(5)];
+        for expected in all {
+            assert_eq!(inbox.next().await, Some(expected));
+        }
+        drop(inlet);
+        assert_eq!(inbox.next().await, None);
     }
 
     #[test]

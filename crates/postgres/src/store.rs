@@ -423,8 +423,7 @@ impl Backend for PostgresBackend {
 
     async fn close(&self) {
         self.closed.cancel();
-        self.signals.close();
         self.pool.close();
-        self.registry.close().await;
+        tokio::join!(self.signals.close(), self.registry.close());
     }
 }

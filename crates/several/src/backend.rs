@@ -1,12 +1,14 @@
 //! [`Several`], a backend that passes each call on to the database of its log.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::join_all;
-use futures::stream::{BoxStream, select_all};
+use futures::stream::{BoxStream, FuturesUnordered, select_all};
 use gesta_core::backend::{
     Backend, BackendInfo, ClockReading, EventLookup, EventRef, History, LoadRequest, Loaded,
     LogEnd, LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
@@ -16,12 +18,16 @@ use gesta_core::registry::Registry;
 use gesta_core::{
     ContentType, Error, LogId, LogMap, Position, Result, StreamId, Visibility, log_of,
 };
+use tokio::time::{Instant, timeout_at};
 
 use crate::check::OpenCopy;
 use crate::info::Joined;
 use crate::leases::Leases;
 use crate::route::{DatabasePart, Routes};
 use crate::writer::RoutedWriter;
+
+/// How long [`Backend::each_log_end`] waits for the other databases once one has told the ends of its logs.
+const OTHERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A store whose logs lie in several databases.
 ///
@@ -98,14 +104,43 @@ impl Several {
         Ok(all)
     }
 
+    /// Asks one database for the ends of these logs, which lie in it by the map.
+    async fn ends_at(
+        &self,
+        at: usize,
+        logs: Vec<LogId>,
+        purpose: Purpose,
+    ) -> Vec<(LogId, Result<LogEnd>)> {
+        let proven = logs.iter().copied().map(|log| self.routes.proven(log));
+        let proven = join_all(proven).await;
+        let ends = self.routes.backend(at).log_ends(purpose).await;
+        let ends = ends.map_err(|error| self.routes.named(at, error));
+        let mut each = Vec::with_capacity(logs.len());
+        for (log, proven) in logs.into_iter().zip(proven) {
+            let end = match (proven, &ends) {
+                (Err(error), _) => Err(error),
+                (_, Err(error)) => Err(error.clone()),
+                (Ok(proven), Ok(ends)) => match ends.get(usize::from(log.0)) {
+                    // The log has moved since the map was read, or moves just now.
+                    Some(end) if proven.home != at || *end == LogEnd::CLOSED => {
+                        self.log_end(log, purpose).await
+                    }
+                    Some(end) if self.routes.still_counts(proven) => Ok(*end),
+                    Some(_) => Err(changed_meanwhile()),
+                    None => Err(Error::corrupt(format!("a database lacks log {log}"))),
+                },
+            };
+            each.push((log, end));
+        }
+        each
+    }
+
     /// Checks that no database was set back since it had this history, so that its answers count.
     fn check_unchanged(&self, histories: &[u64]) -> Result<()> {
         if self.routes.histories() == histories {
             return Ok(());
         }
-        Err(Error::unavailable(
-            "the history of a database has changed meanwhile: try again",
-        ))
+        Err(changed_meanwhile())
     }
 
     /// Reads a page of a log. If the page ends before the slice does, it is believed only if the log is still open in
@@ -230,6 +265,37 @@ impl Backend for Several {
         Ok(ends)
     }
 
+    async fn each_log_end(&self, purpose: Purpose) -> Vec<Result<LogEnd>> {
+        let late = || Error::unavailable("its database has not answered as soon as another one");
+        let mut ends: Vec<Result<LogEnd>> = (0..self.logs).map(|_| Err(late())).collect();
+        let mut logs_at: BTreeMap<usize, Vec<LogId>> = BTreeMap::new();
+        for log in (0..self.logs).map(LogId) {
+            match self.routes.home(log) {
+                Ok(at) => logs_at.entry(at).or_default().push(log),
+                Err(error) => ends[usize::from(log.0)] = Err(error),
+            }
+        }
+        let asked = logs_at.into_iter();
+        let asked = asked.map(|(at, logs)| self.ends_at(at, logs, purpose));
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let mut until = None;
+        loop {
+            let answered = match until {
+                None => asked.next().await,
+                Some(until) => timeout_at(until, asked.next()).await.unwrap_or_default(),
+            };
+            let Some(answered) = answered else {
+                return ends;
+            };
+            if answered.iter().any(|(_, end)| end.is_ok()) {
+                until.get_or_insert_with(|| Instant::now() + OTHERS_WITHIN);
+            }
+            for (log, end) in answered {
+                ends[usize::from(log.0)] = end;
+            }
+        }
+    }
+
     async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded> {
         self.routes
             .at(log, |part| part.load(log, request.clone(), purpose))
@@ -351,6 +417,11 @@ impl Backend for Several {
     async fn close(&self) {
         join_all(self.routes.backends().map(|part| part.close())).await;
     }
+}
+
+/// The error of a read during which a database was set back.
+fn changed_meanwhile() -> Error {
+    Error::unavailable("the history of a database has changed meanwhile: try again")
 }
 
 /// Passes on a message from the database at place `at`. If the message is about a log that this process believes to be

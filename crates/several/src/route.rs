@@ -242,6 +242,12 @@ impl Routes {
         }
     }
 
+    /// Tells whether an answer that was asked for by this proof counts: the histories of all databases are still those
+    /// in which it was given.
+    pub(crate) fn still_counts(&self, proven: Proven) -> bool {
+        self.histories_at(proven.home) == proven.histories
+    }
+
     /// Returns the numbers of the present histories of all databases.
     pub(crate) fn histories(&self) -> Vec<u64> {
         self.databases.iter().map(Database::history).collect()

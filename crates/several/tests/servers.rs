@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use gesta_core::backend::{Backend, Purpose};
 use gesta_core::{
     AllFrom, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, ReadAll,
     Result, StreamId, Subscribe, SubscribeFrom, SubscribeTo, SystemClock, log_of,
@@ -42,14 +43,19 @@ struct Two {
     store: Arc<Store>,
 }
 
+/// The URLs of a store, of which the second server will be away, and is soon given up. The first one is waited for,
+/// however busy the machine is.
+fn hasty(urls: &[String]) -> [String; 2] {
+    let hasty = format!("{}?answer_timeout=2&connect_timeout=2", urls[1]);
+    [urls[0].clone(), hasty]
+}
+
 async fn two_servers() -> Option<Two> {
     let start = || Server::start().expect("starts");
     let servers = vec![start()?, start()?];
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
     create(&urls, LOGS).await;
-    // The second server will be away, and is soon given up. The first one is waited for, however busy the machine is.
-    let hasty = format!("{}?answer_timeout=2&connect_timeout=2", urls[1]);
-    let store = open(&[urls[0].clone(), hasty]).await;
+    let store = open(&hasty(&urls)).await;
     Some(Two {
         servers,
         urls,
@@ -240,6 +246,43 @@ async fn survives(mut two: Two, away: impl FnOnce(&mut Server), back: impl FnOnc
     let again = open(&two.urls).await;
     assert_eq!(stored(&again).await, found);
     again.shutdown().await.expect("shuts down");
+}
+
+/// What happened: while one server was away, the look at the ends of all logs failed, or came after 40 s, and the
+/// reader of each log asked for its own. Goal: the server that is away takes only the ends of its own logs away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ends_of_the_other_logs_are_told_while_a_server_is_away() {
+    let Some(mut two) = two_servers().await else {
+        return;
+    };
+    two.store.shutdown().await.expect("shuts down");
+    let urls = hasty(&two.urls);
+    let backend = until_answered(|| several(&urls)).await;
+    let told = async || {
+        let each = backend.each_log_end(Purpose::Read);
+        let each = tokio::time::timeout(PATIENCE, each).await.expect("in time");
+        if let Some(error) = each.iter().find_map(|end| end.as_ref().err()) {
+            assert!(error.is_retryable(), "{error:?}");
+        }
+        each.iter().map(Result::is_ok).collect::<Vec<_>>()
+    };
+    let is_whole = async || {
+        let deadline = Instant::now() + PATIENCE;
+        while told().await != [true; 4] {
+            assert!(Instant::now() < deadline, "not all ends are told");
+        }
+    };
+    is_whole().await;
+    two.servers[1].freeze().expect("stopped");
+    assert_eq!(told().await, [true, false, true, false]);
+    two.servers[1].thaw().expect("continued");
+    is_whole().await;
+    two.servers[1].kill_9().expect("killed");
+    assert_eq!(told().await, [true, false, true, false]);
+    backend.log_ends(Purpose::Read).await.expect_err("not all");
+    two.servers[1].restart().expect("restarted");
+    is_whole().await;
+    backend.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,15 +4,17 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
 use gesta_append::Pipeline;
+use gesta_core::backend::{Batch, CommitObserver, LogEnd, Row, RowId};
 use gesta_core::*;
 use gesta_kit::faulty::{Answers, Faulty};
 use gesta_store::Config;
 use gesta_tail::Hub;
+use gesta_kit::faulty::{Answers, Faulty, Read};
 use support::*;
 use tokio::time::Instant;
 
@@ -106,6 +108,44 @@ async fn an_interruption_is_followed_by_a_look() {
     a.faulty.interrupt();
     assert_eq!(positions(&mut subscription, 1).await, [1]);
     assert!(begun.elapsed() < Duration::from_secs(1));
+}
+
+/// What happened: while one of several databases was away, the look at the ends of all logs failed, and the reader of
+/// each log asked for its own, after each look. Goal: only those whose database is away do, and what others append to
+/// the other logs is found.
+#[tokio::test(start_paused = true)]
+async fn a_database_that_is_away_costs_the_logs_of_others_nothing() {
+    let world = World::new(4);
+    let (a, b) = (
+        process(&world, Config::default()),
+        process(&world, Config::default()),
+    );
+    b.faulty.lose_messages();
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    until_caught_up(&mut subscription).await;
+    let names = (0..).map(|n| format!("cart-{n}"));
+    let is_there = |name: &String| a.store.log_of(&stream(name)) == LogId(2);
+    let there = names.into_iter().find(is_there).expect("endless");
+    let asked = Arc::new(Mutex::new([0; 4]));
+    let counted = Arc::clone(&asked);
+    a.faulty.fail_reads(move |read| match read {
+        Read::LogEnd(log) => {
+            counted.lock().expect("whole")[usize::from(log.0)] += 1;
+            (log == LogId(1)).then(|| Error::unavailable("its database is away"))
+        }
+        _ => None,
+    });
+    let begun = Instant::now();
+    b.append(&there, 1).await;
+    assert_eq!(next_event(&mut subscription).await.log, LogId(2));
+    let poll = Config::default().tail.poll_interval;
+    assert!(begun.elapsed() <= poll + Duration::from_millis(100));
+    tokio::time::sleep(9 * poll).await;
+    let asked = *asked.lock().expect("whole");
+    for log in [0, 2, 3] {
+        assert!((8..=11).contains(&asked[log]), "log {log}: {asked:?}");
+    }
+    assert!(asked[1] > asked[0], "its reader tries again: {asked:?}");
 }
 
 /// Goal: with messages, other processes' events come at once.
@@ -497,6 +537,39 @@ async fn every_shutdown_returns_when_the_others_were_told() {
     assert!(given_up.await.is_err(), "a message is under way");
     assert_eq!(tokio::join!(shut_down(), shut_down()), (1, 1));
     pipeline.shutdown().await.expect("shut down");
+}
+
+/// What happened: a commit before the task ran that tells the others of commits was told to nobody, until the next one.
+#[tokio::test]
+async fn a_commit_right_after_the_start_is_told() {
+    let faulty = Faulty::start(&World::new(1), |backend| {
+        Hub::start(backend, Config::default().tail, Arc::new(SystemClock))
+    });
+    let row = Row {
+        position: Position(1),
+        stream: stream("cart-1"),
+        stream_row: RowId(1),
+        revision: Revision(0),
+        id: EventId::random(),
+        event_type: EventType::new("tested").expect("valid"),
+        type_row: RowId(1),
+        created: Timestamp(1),
+        content_type: ContentType::Json,
+        data: "{}".into(),
+        packed: None,
+        metadata: "".into(),
+        tags: Tags::NONE,
+    };
+    let batch = Batch {
+        log: LogId(0),
+        after: LogEnd::default(),
+        rows: vec![row],
+        new_streams: Vec::new(),
+        new_types: Vec::new(),
+    };
+    faulty.committed(&Arc::new(batch));
+    faulty.shutdown().await;
+    assert_eq!(faulty.messages(), 1);
 }
 
 fn is_unavailable<T>(message: Option<Result<T>>) -> bool {

@@ -260,10 +260,14 @@ impl Lane {
         self.wake.notify_one();
     }
 
-    /// Lets the reader task read the end of the log, because something may have been missed.
+    /// Lets the reader task read the end of the log, because something may have been missed. A subscriber that comes
+    /// later reads the end itself.
     pub fn doubt(&self) {
         {
             let mut state = self.lock();
+            if state.interested == 0 {
+                return;
+            }
             state.hint = Hint::Doubt;
             if !state.awake {
                 return;

@@ -30,7 +30,7 @@ use gesta_core::{
     Clock, Error, ErrorKind, KnownEnd, LogId, Position, Result, Subscribe, SubscribeTo,
     Subscription, SubscriptionMessage, log_of,
 };
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +46,7 @@ pub struct Config {
     /// Largest memory of these events, of all logs together, in bytes.
     pub ring_bytes_max: usize,
     /// Time between two looks at the ends of all logs, in case a message of another process was lost. A look is one
-    /// statement. The time is at least 10 ms, whatever stands here.
+    /// statement for each database. The time is at least 10 ms, whatever stands here.
     pub poll_interval: Duration,
     /// Shortest time between two messages to the other processes about one log.
     pub announce_interval: Duration,
@@ -275,16 +275,19 @@ impl Shared {
             }
         }
         if is_shared {
+            let look = Arc::new(Notify::new());
             tasks.push(spawn(reader::poll_ends(
                 self.lanes.clone(),
                 Arc::clone(&self.backend),
                 config.poll_interval,
+                Arc::clone(&look),
                 self.closed.clone(),
             )));
             tasks.push(spawn(reader::listen(
                 self.lanes.clone(),
                 Arc::clone(&self.pages),
                 Arc::clone(&self.backend),
+                look,
                 self.closed.clone(),
             )));
         }

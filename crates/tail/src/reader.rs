@@ -14,6 +14,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use gesta_core::backend::{Backend, History, LogTail, Purpose, Signal, Topic};
 use gesta_core::{KnownEnd, LastingFault, Position, Result, warn_once};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::lane::{Lane, Task, Work};
@@ -140,17 +141,22 @@ fn note_end(lane: &Lane, backend: &dyn Backend, begun_in: History, position: Pos
     }
 }
 
-/// Looks at the ends of all logs from time to time, with one statement, while anybody is subscribed, because a message
-/// of another process may have been lost.
+/// Looks at the ends of all logs, with one statement for each database, while anybody is subscribed: from time to time,
+/// because a message of another process may have been lost, and when `look` says that one may.
 pub(crate) async fn poll_ends(
     lanes: Vec<Arc<Lane>>,
     backend: Arc<dyn Backend>,
     interval: Duration,
+    look: Arc<Notify>,
     closed: CancellationToken,
 ) {
     let polling = async {
         loop {
-            tokio::time::sleep(interval.max(POLL_MIN)).await;
+            tokio::time::sleep(POLL_MIN).await;
+            tokio::select! {
+                () = tokio::time::sleep(interval.saturating_sub(POLL_MIN)) => {}
+                () = look.notified() => {}
+            }
             let places: Vec<Option<(u64, Position)>> =
                 lanes.iter().map(|lane| lane.place()).collect();
             if places.iter().any(Option::is_some) {
@@ -167,13 +173,14 @@ async fn look_at_ends(
     backend: &dyn Backend,
 ) {
     let begun_in = backend.history();
-    let Ok(ends) = backend.log_ends(Purpose::Read).await else {
-        // The readers look for themselves, and try again until they succeed.
-        lanes.iter().for_each(|lane| lane.doubt());
-        return;
-    };
+    let ends = backend.each_log_end(Purpose::Read).await;
     let history = backend.history().number;
     for ((lane, place), end) in lanes.iter().zip(places).zip(&ends) {
+        let Ok(end) = end else {
+            // The reader of the log looks for itself, and tries again until it succeeds.
+            lane.doubt();
+            continue;
+        };
         lane.keep_up(history);
         note_end(lane, backend, begun_in, end.position);
         if let Some((generation, asked_at)) = place {
@@ -183,39 +190,43 @@ async fn look_at_ends(
     }
 }
 
-/// Tells the other processes up to where this one has committed. At most one message is in flight, it names the latest
-/// position, and messages are never more frequent than `interval`.
-pub(crate) async fn announce(
+/// Tells the other processes up to where this one has committed since the call, also before the future is polled. At
+/// most one message is in flight, it names the latest position, and messages are never more frequent than `interval`.
+pub(crate) fn announce(
     lane: Arc<Lane>,
     backend: Arc<dyn Backend>,
     interval: Duration,
     closed: CancellationToken,
-) {
+) -> impl Future<Output = ()> + Send + 'static {
     let mut announced = lane.announced.subscribe();
     let mut told = *announced.borrow_and_update();
-    loop {
-        let changed = closed.run_until_cancelled(announced.changed()).await;
-        let position = *announced.borrow_and_update();
-        if position != told {
-            told = position;
-            let log = lane.log;
-            backend
-                .send_signal(Signal::Appended { log, position })
+    async move {
+        loop {
+            let changed = closed.run_until_cancelled(announced.changed()).await;
+            let position = *announced.borrow_and_update();
+            if position != told {
+                told = position;
+                let log = lane.log;
+                backend
+                    .send_signal(Signal::Appended { log, position })
+                    .await;
+            }
+            // The sender lives in the lane, so only the hub's end ends this.
+            let Some(Ok(())) = changed else { return };
+            closed
+                .run_until_cancelled(tokio::time::sleep(interval))
                 .await;
         }
-        // The sender lives in the lane, so only the hub's end ends this.
-        let Some(Ok(())) = changed else { return };
-        closed
-            .run_until_cancelled(tokio::time::sleep(interval))
-            .await;
     }
 }
 
-/// Passes the messages of other processes on to the lanes, until the hub is closed.
+/// Passes the messages of other processes on to the lanes, until the hub is closed. If messages may have been lost,
+/// `look` is notified.
 pub(crate) async fn listen(
     lanes: Vec<Arc<Lane>>,
     pages: Arc<Pages>,
     backend: Arc<dyn Backend>,
+    look: Arc<Notify>,
     closed: CancellationToken,
 ) {
     let mut signals = backend.signals(Topic::Appends);
@@ -226,7 +237,12 @@ pub(crate) async fn listen(
                     lane.heard(position);
                 }
             }
-            Signal::Interrupted => lanes.iter().for_each(|lane| lane.doubt()),
+            Signal::Interrupted => {
+                // A lane without a place will take one of an end that may be older than what was lost.
+                let without_place = lanes.iter().filter(|lane| lane.place().is_none());
+                without_place.for_each(|lane| lane.doubt());
+                look.notify_one();
+            }
             Signal::HistoryChanged => {
                 let history = backend.history().number;
                 lanes.iter().for_each(|lane| lane.keep_up(history));

@@ -36,8 +36,10 @@ pub(crate) struct Consumer {
     pub(crate) removed: Vec<Place>,
     /// How many rows came again.
     pub(crate) repeated: usize,
-    /// Logs that were closed.
+    /// Logs that were closed in a database.
     pub(crate) closed: Vec<i64>,
+    /// Logs that were opened in a database after that.
+    pub(crate) opened: Vec<i64>,
     /// The incarnations of the store that were told, in their order.
     pub(crate) incarnations: Vec<String>,
     /// What was shown and then lost.
@@ -80,7 +82,10 @@ impl Consumer {
         for change in &transaction.changes {
             match (&*change.table, &change.kind) {
                 ("gesta.events", Kind::Insert) => self.take_event(&change.row),
-                ("gesta.events", Kind::Delete) => self.removed.push(place(&change.row)),
+                ("gesta.events", Kind::Delete) => match place(&change.row) {
+                    (log, CLOSED) => self.opened.push(log),
+                    place => self.removed.push(place),
+                },
                 ("gesta.store", Kind::Update) => {
                     self.incarnations.push(change.row["incarnation"].clone());
                     self.has_moved = number(&change.row, "schema_version") > MOVED;
@@ -156,8 +161,9 @@ fn place(row: &Row) -> Place {
     (number(row, "log"), number(row, "position"))
 }
 
-/// The place of an event that a change stores.
+/// The place of an event that a change stores. The row that closes a log is none.
 fn event_place(change: &Change) -> Option<Place> {
     let is_stored = change.table == "gesta.events" && change.kind == Kind::Insert;
-    is_stored.then(|| place(&change.row))
+    let place = is_stored.then(|| place(&change.row));
+    place.filter(|(_, position)| *position != CLOSED)
 }

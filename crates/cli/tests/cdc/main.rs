@@ -1,5 +1,6 @@
 //! Events that are streamed out of PostgreSQL by logical replication, as docs/guides/cdc.md says: its commands, and
-//! what it promises of order, repetition, slots, publications, rights, standbys, fail-overs and moves.
+//! what it promises of order, repetition, slots, publications, rights, standbys, fail-overs, moves and several
+//! databases.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,6 +13,7 @@ mod consumer;
 mod load;
 mod page;
 mod pgoutput;
+mod several;
 mod source;
 #[path = "../support/mod.rs"]
 mod support;

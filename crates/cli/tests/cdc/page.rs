@@ -177,6 +177,10 @@ fn the_commands_of_the_page_miss_nothing() {
     assert_eq!(consumer.kept(), stored);
     let slots = "SELECT count(*) FROM pg_replication_slots";
     assert_eq!(source.value(slots), "0", "the page leaves no slot behind");
+    let roles = "SELECT count(*) FROM pg_roles WHERE rolname = 'lake'";
+    assert_eq!(source.value(roles), "0", "nor a role that reads everything");
+    let publications = "SELECT count(*) FROM pg_publication";
+    assert_eq!(source.value(publications), "0");
     if has_wal2json {
         let written = std::fs::read_to_string(source.file("changes.jsonl")).unwrap();
         let came = by_wal2json(&written, "events");

@@ -61,10 +61,15 @@ impl Source<'_> {
     pub(crate) fn capture(self, logs: &str) {
         let url = self.url();
         succeed(&["schema", "create", "--store", &url, "--logs", logs]);
+        self.publish();
+        self.make_slot();
+    }
+
+    /// Makes a publication of the tables of the store.
+    pub(crate) fn publish(self) {
         let publication = "CREATE PUBLICATION gesta \
                            FOR TABLE gesta.events, gesta.streams, gesta.types, gesta.store";
         self.postgres.execute(publication).unwrap();
-        self.make_slot();
     }
 
     /// The URL of the store, and of the database.

@@ -3,8 +3,11 @@
 //! Why apart from appends: a commit that notifies takes a lock of the whole server. Why there are few messages: while
 //! one travels, later ones about the same log are merged, and there is a pause between two statements. The pause grows
 //! with the number of processes that send, because each message wakes all of them: up to five together send about as
-//! many as one would alone. Invariants: a message may be lost, but then [`Signal::Interrupted`] follows; messages of
-//! this process do not come back to it.
+//! many as one would alone. Invariants: a message is kept until the database has taken it, or until it is of no more
+//! use, so one whose statement fails, or is not answered, is sent again. It may arrive twice, which changes nothing: a
+//! message is a hint. When the store is closed, what waits is sent first, if that is possible soon. A receiver that may
+//! have missed a message, because its own connection broke or because it is slow, is told by [`Signal::Interrupted`].
+//! Messages of this process do not come back to it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +16,12 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use gesta_core::backend::{Signal, Topic};
 use gesta_core::{BackOff, LastingFault, LogId, Position, uptime, warn_once};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Notification, Statement};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::connect::connection::{Connection, Connector, Role, read_settings};
@@ -26,6 +31,7 @@ use crate::connect::hosts::Timeline;
 use crate::connect::reach::HostWatch;
 use crate::error;
 use crate::message::{Message, from_payload, sender_of, to_payload};
+use crate::received::{Arrival, Inbox};
 
 const SEND_SIGNALS: &str = include_str!("../../sql/send_signals.sql");
 
@@ -39,6 +45,12 @@ const SENDERS_MAX: u32 = 5;
 /// A process from which nothing was heard for this long sends nothing.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const NO_ANSWER: &str = "no answer";
+/// After this time a request to give way, or to go on, is of no more use: nobody gives way for longer upon a request
+/// (`giving_way` in `gesta-append`).
+const REQUEST_MAX: Duration = Duration::from_millis(500);
+/// So many statements in sequence may be refused on one connection. After one more there is a new connection.
+const REFUSED_MAX: u32 = 5;
 /// The other hosts are asked this often whether one of them has become the primary: an old primary that goes on does
 /// not know.
 const HOSTS_PAUSE: Duration = Duration::from_secs(10);
@@ -47,12 +59,77 @@ const HOSTS_LOOK: Duration = Duration::from_secs(1);
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
-/// The messages that wait to be sent.
+/// Messages of this process. Of each log the newest one of each kind counts, so there are few of them, however long the
+/// database is away.
 #[derive(Default, Debug)]
 struct Pending {
     appended: BTreeMap<LogId, Position>,
-    /// Requests to give way, or to go on; for each log the newest one counts.
-    requests: BTreeMap<LogId, Signal>,
+    /// Requests to give way, or to go on, and when each was made.
+    requests: BTreeMap<LogId, (Signal, Instant)>,
+}
+
+impl Pending {
+    fn note_appended(&mut self, log: LogId, position: Position) {
+        let place = self.appended.entry(log).or_default();
+        *place = position.max(*place);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.appended.is_empty() && self.requests.is_empty()
+    }
+}
+
+/// The messages that the database has not taken yet.
+#[derive(Default, Debug)]
+struct Outbox {
+    waiting: Pending,
+    /// Those of the last statement, as long as the database has not said that it was done.
+    under_way: Pending,
+}
+
+impl Outbox {
+    fn put(&mut self, signal: Signal, now: Instant) {
+        match signal {
+            Signal::Appended { log, position } => self.waiting.note_appended(log, position),
+            Signal::GiveWay { log, .. } => {
+                self.waiting.requests.insert(log, (signal, now));
+            }
+            Signal::Interrupted | Signal::HistoryChanged => {}
+        }
+    }
+
+    /// Returns the messages of the next statement: those that wait, and those of the last statement again if it was not
+    /// done. Of two about the same thing the newer one is sent.
+    fn take(&mut self, now: Instant) -> Vec<Signal> {
+        let Pending { appended, requests } = std::mem::take(&mut self.under_way);
+        for (log, position) in appended {
+            self.waiting.note_appended(log, position);
+        }
+        for (log, request) in requests {
+            self.waiting.requests.entry(log).or_insert(request);
+        }
+        self.waiting
+            .requests
+            .retain(|_, (_, made)| now.saturating_duration_since(*made) < REQUEST_MAX);
+        self.under_way = std::mem::take(&mut self.waiting);
+        let appended = self.under_way.appended.iter();
+        let appended = appended.map(|(log, position)| Signal::Appended {
+            log: *log,
+            position: *position,
+        });
+        let requests = self.under_way.requests.values();
+        let requests = requests.map(|(signal, _)| *signal);
+        appended.chain(requests).collect()
+    }
+
+    /// Notes that the last statement was done.
+    fn done(&mut self) {
+        self.under_way = Pending::default();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.under_way.is_empty()
+    }
 }
 
 /// The other processes that send messages, and when each was heard last. Of very many only some are noted, those that
@@ -84,12 +161,16 @@ impl Senders {
 #[derive(Debug)]
 struct SharedSignals {
     ledger: Arc<Ledger>,
-    pending: Mutex<Pending>,
+    outbox: Mutex<Outbox>,
     senders: Mutex<Senders>,
     wake: Notify,
     /// Is notified when other processes are to give way or may go on. Such a message does not wait for the end of a
     /// pause.
     urgent: Notify,
+    /// Is cancelled when the store is closed. What waits is then sent without a pause.
+    closing: CancellationToken,
+    /// Is cancelled when the task has ended.
+    ended: CancellationToken,
 }
 
 /// The connection for messages. Dropping it ends the connection.
@@ -97,19 +178,27 @@ struct SharedSignals {
 pub(crate) struct Signals {
     shared: Arc<SharedSignals>,
     task: JoinHandle<()>,
+    close_timeout: Duration,
 }
 
 impl Signals {
     pub(crate) fn start(connector: Arc<Connector>, ledger: Arc<Ledger>) -> Self {
         let shared = Arc::new(SharedSignals {
             ledger,
-            pending: Mutex::default(),
+            outbox: Mutex::default(),
             senders: Mutex::default(),
             wake: Notify::new(),
             urgent: Notify::new(),
+            closing: CancellationToken::new(),
+            ended: CancellationToken::new(),
         });
+        let close_timeout = connector.config.close_timeout;
         let task = tokio::spawn(run(connector, Arc::clone(&shared)));
-        Self { shared, task }
+        Self {
+            shared,
+            task,
+            close_timeout,
+        }
     }
 
     /// Returns the messages from now on. A listener that is too slow gets [`Signal::Interrupted`].
@@ -119,27 +208,25 @@ impl Signals {
 
     /// Queues a message.
     pub(crate) fn send(&self, signal: Signal) {
-        let mut pending = self
-            .shared
-            .pending
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        match signal {
-            Signal::Appended { log, position } => {
-                let place = pending.appended.entry(log).or_default();
-                *place = position.max(*place);
-            }
-            Signal::GiveWay { log, .. } => {
-                pending.requests.insert(log, signal);
-                self.shared.urgent.notify_one();
-            }
-            Signal::Interrupted | Signal::HistoryChanged => return,
+        self.shared.outbox().put(signal, Instant::now());
+        if matches!(signal, Signal::GiveWay { .. }) {
+            self.shared.urgent.notify_one();
         }
-        drop(pending);
         self.shared.wake.notify_one();
     }
 
-    pub(crate) fn close(&self) {
+    /// Ends the connection. What waits is sent before, if the database takes it within
+    /// [`close_timeout`](crate::Config::close_timeout): also if the connection is still being made, and by one more
+    /// attempt to connect if the last one has failed.
+    pub(crate) async fn close(&self) {
+        self.shared.closing.cancel();
+        let waits = !self.shared.outbox().is_empty();
+        if waits {
+            let ended = timeout(self.close_timeout, self.shared.ended.cancelled()).await;
+            if ended.is_err() || !self.shared.is_over() {
+                tracing::debug!("the last messages to other servers were not sent");
+            }
+        }
         self.task.abort();
     }
 }
@@ -155,26 +242,50 @@ impl SharedSignals {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn take_payloads(&self) -> Vec<String> {
-        let pending =
-            std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
-        let appended = pending.appended.into_iter();
-        let appended = appended.map(|(log, position)| Signal::Appended { log, position });
-        let signals = appended.chain(pending.requests.into_values());
-        signals
-            .filter_map(|signal| to_payload(self.ledger.process, &signal))
+        let signals = self.outbox().take(Instant::now());
+        let payloads = signals.iter();
+        payloads
+            .filter_map(|signal| to_payload(self.ledger.process, signal))
             .collect()
+    }
+
+    /// Tells whether the store is closed and nothing is left to be sent.
+    fn is_over(&self) -> bool {
+        self.closing.is_cancelled() && self.outbox().is_empty()
     }
 }
 
+/// What is known, over all connections, of how sending goes.
+struct Sending {
+    back_off: BackOff,
+    /// Whether it was told that the database refuses messages.
+    told: LastingFault,
+}
+
 async fn run(connector: Arc<Connector>, shared: Arc<SharedSignals>) {
-    let mut back_off = BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX);
+    let _ended = shared.ended.clone().drop_guard();
+    let mut sending = Sending {
+        back_off: BackOff::new(BACK_OFF_MIN, BACK_OFF_MAX),
+        told: LastingFault::default(),
+    };
     let mut told = LastingFault::default();
-    loop {
+    while !shared.is_over() {
         match connector.connect(Role::Signals).await {
             Ok(connection) => {
-                back_off.reset();
-                let cause = serve(connection, &connector, &shared, &mut told).await;
+                let begun = Instant::now();
+                let cause = serve(connection, &connector, &shared, (&mut told, &mut sending)).await;
+                // One that soon breaks may break by what is sent, which is sent again by the next one.
+                if begun.elapsed() >= BACK_OFF_MAX {
+                    sending.back_off.reset();
+                }
+                if shared.is_over() {
+                    return;
+                }
                 warn_once!(
                     told,
                     cause,
@@ -182,13 +293,21 @@ async fn run(connector: Arc<Connector>, shared: Arc<SharedSignals>) {
                 );
             }
             Err(error) => {
+                if shared.closing.is_cancelled() {
+                    return;
+                }
                 warn_once!(told, %error, "no connection for messages between servers; trying again");
             }
         }
-        connector
-            .hosts
-            .pause(Instant::now() + back_off.pause())
-            .await;
+        if shared.closing.is_cancelled() {
+            sleep(BACK_OFF_MIN).await;
+        } else {
+            let until = Instant::now() + sending.back_off.pause();
+            tokio::select! {
+                () = connector.hosts.pause(until) => {}
+                () = shared.closing.cancelled() => {}
+            }
+        }
     }
 }
 
@@ -197,7 +316,7 @@ async fn serve(
     mut connection: Connection,
     connector: &Connector,
     shared: &SharedSignals,
-    told: &mut LastingFault,
+    (told, sending): (&mut LastingFault, &mut Sending),
 ) -> String {
     let channel = connector.config.channel();
     let statement = match listen(&connection.client, &channel).await {
@@ -215,7 +334,7 @@ async fn serve(
     let outdated = shared.ledger.outdated(connection.generation);
     tokio::select! {
         cause = receive(&mut connection.notifications, &channel, shared) => cause,
-        cause = send(&client, &statement, &channel, shared) => cause,
+        cause = send(&client, &statement, &channel, shared, sending) => cause,
         cause = over => cause,
         never = look_at_hosts(&host_watch) => never,
         () = outdated => "the database has changed over".to_owned(),
@@ -232,11 +351,15 @@ async fn listen(client: &Client, channel: &str) -> std::result::Result<Statement
 /// Passes on what arrives until the connection is lost, or until another incarnation of the store has begun. Returns
 /// the reason.
 async fn receive(
-    notifications: &mut mpsc::Receiver<Notification>,
+    notifications: &mut Inbox<Notification>,
     channel: &str,
     shared: &SharedSignals,
 ) -> String {
-    while let Some(message) = notifications.recv().await {
+    while let Some(arrival) = notifications.next().await {
+        let Arrival::Message(message) = arrival else {
+            shared.ledger.received.publish(Signal::Interrupted);
+            continue;
+        };
         if message.channel() != channel {
             continue;
         }
@@ -257,35 +380,68 @@ async fn receive(
     "the connection was lost".to_owned()
 }
 
-/// Sends the messages that wait, until one is not answered. Returns the reason. That the connection is alive is shown
-/// by [`look_at_settings`].
+/// Sends the messages that wait, until the connection is of no more use, or until the store is closed and nothing
+/// waits. Returns the reason. That the connection is alive is shown by [`look_at_settings`].
 async fn send(
     client: &Client,
     statement: &Statement,
     channel: &str,
     shared: &SharedSignals,
+    sending: &mut Sending,
 ) -> String {
+    let mut refused = 0;
     loop {
-        shared.wake.notified().await;
         let payloads = shared.take_payloads();
         if payloads.is_empty() {
-            continue;
+            tokio::select! {
+                biased;
+                () = shared.wake.notified() => continue,
+                () = shared.closing.cancelled() => return "the store is closed".to_owned(),
+            }
         }
-        if let Err(cause) = answered(client.execute(statement, &[&channel, &payloads])).await {
-            return cause;
-        }
-        let pause = shared.senders().pause(Instant::now());
-        // An urgent message that came since ends the pause early.
-        let _ = tokio::time::timeout(pause, shared.urgent.notified()).await;
+        let params: [&(dyn ToSql + Sync); 2] = [&channel, &payloads];
+        let sent = timeout(ANSWER_TIMEOUT, client.execute(statement, &params)).await;
+        let pause = match sent {
+            Ok(Ok(_)) => {
+                shared.outbox().done();
+                refused = 0;
+                sending.back_off.reset();
+                if sending.told.ends() {
+                    tracing::info!("the database takes messages to other servers again");
+                }
+                shared.senders().pause(Instant::now())
+            }
+            // The connection works, and the messages of others arrive on it.
+            Ok(Err(error)) if !error::is_lost(&error) && refused < REFUSED_MAX => {
+                refused += 1;
+                let error = error::text(&error);
+                warn_once!(
+                    sending.told,
+                    error,
+                    "the database refuses messages to other servers; trying again"
+                );
+                sending.back_off.pause()
+            }
+            Ok(Err(error)) => return error::text(&error),
+            Err(_) => return NO_ANSWER.to_owned(),
+        };
+        // An urgent message that came since ends the pause early, and so does the end of the store.
+        let ends_early = async {
+            tokio::select! {
+                () = shared.urgent.notified() => {}
+                () = shared.closing.cancelled() => {}
+            }
+        };
+        let _ = timeout(pause, ends_early).await;
     }
 }
 
 /// Looks now and then whether another host has become the primary. If so, the present one is given up.
 async fn look_at_hosts(host_watch: &HostWatch) -> String {
     loop {
-        tokio::time::sleep(HOSTS_PAUSE).await;
+        sleep(HOSTS_PAUSE).await;
         let look = host_watch.is_late();
-        tokio::time::sleep(HOSTS_LOOK).await;
+        sleep(HOSTS_LOOK).await;
         drop(look);
     }
 }
@@ -300,12 +456,12 @@ async fn look_at_settings(
     ledger: &Ledger,
 ) -> String {
     loop {
-        tokio::time::sleep(connector.config.settings_pause).await;
+        sleep(connector.config.settings_pause).await;
         let asked = uptime();
-        let found = match tokio::time::timeout(ANSWER_TIMEOUT, read_settings(client)).await {
+        let found = match timeout(ANSWER_TIMEOUT, read_settings(client)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => return error.to_string(),
-            Err(_) => return "no answer".to_owned(),
+            Err(_) => return NO_ANSWER.to_owned(),
         };
         // Before anything is believed: another store may be there.
         match found.incarnation {
@@ -329,15 +485,76 @@ async fn look_at_settings(
 async fn answered<T>(
     answer: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
 ) -> std::result::Result<T, String> {
-    match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
+    match timeout(ANSWER_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(|error| error::text(&error)),
-        Err(_) => Err("no answer".to_owned()),
+        Err(_) => Err(NO_ANSWER.to_owned()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn appended(log: u16, position: u64) -> Signal {
+        Signal::Appended {
+            log: LogId(log),
+            position: Position(position),
+        }
+    }
+
+    fn give_way(log: u16, needed: Duration) -> Signal {
+        Signal::GiveWay {
+            log: LogId(log),
+            by: Uuid::from_u128(1),
+            needed,
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// What happened: messages were forgotten when their statement was sent, so that those of a statement that failed
+    /// reached nobody. Goal: they are sent again, and never more than the newest of each log.
+    #[test]
+    fn what_the_database_has_not_taken_is_sent_again() {
+        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        assert!(outbox.is_empty() && outbox.take(now).is_empty());
+        outbox.put(appended(1, 5), now);
+        outbox.put(appended(0, 2), now);
+        outbox.put(give_way(0, Duration::from_millis(60)), now);
+        let all = [
+            appended(0, 2),
+            appended(1, 5),
+            give_way(0, Duration::from_millis(60)),
+        ];
+        assert_eq!(outbox.take(now), all);
+        assert!(!outbox.is_empty());
+        assert_eq!(outbox.take(now), all, "it was not answered");
+        // What came while the statement was under way is newer, whatever number it has.
+        outbox.put(appended(1, 4), now);
+        outbox.put(give_way(0, Duration::ZERO), now);
+        let newest = [appended(0, 2), appended(1, 5), give_way(0, Duration::ZERO)];
+        assert_eq!(outbox.take(now), newest);
+        outbox.put(appended(1, 6), now);
+        outbox.done();
+        assert_eq!(outbox.take(now), [appended(1, 6)], "the others were taken");
+        (7..10_000).for_each(|position| {
+            outbox.put(appended(1, position), now);
+            assert_eq!(outbox.take(now), [appended(1, position)]);
+        });
+        outbox.done();
+        assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn a_request_is_not_sent_again_when_nobody_would_follow_it() {
+        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        outbox.put(give_way(0, REQUEST_MAX), now);
+        outbox.put(give_way(1, REQUEST_MAX), now + REQUEST_MAX / 2);
+        outbox.put(appended(0, 1), now);
+        assert_eq!(outbox.take(now).len(), 3);
+        let later = [appended(0, 1), give_way(1, REQUEST_MAX)];
+        assert_eq!(outbox.take(now + REQUEST_MAX), later);
+        assert_eq!(outbox.take(now + 2 * REQUEST_MAX), [appended(0, 1)]);
+    }
 
     #[test]
     fn the_more_processes_send_the_longer_each_pauses() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use gesta_core::backend::{BackendInfo, ClockReading};
 use gesta_core::{Durability, Error, Incarnation, Result, Timestamp, uptime};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Notification, Row, Socket};
 
@@ -24,6 +24,7 @@ use crate::connect::history::lineage::Noted;
 use crate::connect::hosts::{HostUse, Hosts, Timeline, Unfit};
 use crate::connect::notices::Notices;
 use crate::error;
+use crate::received::{Inbox, Inlet, inbox};
 
 const SET_SESSION: &str = include_str!("../../sql/set_session.sql");
 const READ_SESSION: &str = include_str!("../../sql/read_session.sql");
@@ -34,6 +35,8 @@ const READ_TIMELINE: &str = include_str!("../../sql/read_timeline.sql");
 const VERSION_MIN: i32 = 140_000;
 /// How long a connection may take to close in good order.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The most messages of `LISTEN` that wait on one connection.
+const NOTIFICATIONS_MAX: usize = 1_024;
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,7 +79,7 @@ pub(crate) struct Connection {
     /// The generation of the connection. Its answers count as long as this is the present one; see `witness`.
     pub(crate) generation: u64,
     /// The messages of `LISTEN`.
-    pub(crate) notifications: mpsc::Receiver<Notification>,
+    pub(crate) notifications: Inbox<Notification>,
     pub(crate) hosts: Arc<Hosts>,
     /// The use of the host, which ends when the host is given up.
     pub(crate) used: HostUse,
@@ -218,10 +221,10 @@ impl Connector {
         let (client, driver) = connected.await.map_err(|error| connect_error(&error))?;
         let notices = Arc::new(Notices::new());
         let (open, closing) = oneshot::channel();
-        let (sender, notifications) = mpsc::channel(1_024);
+        let (inlet, notifications) = inbox(NOTIFICATIONS_MAX);
         let (drive_hosts, drive_notices) = (Arc::clone(&self.hosts), Arc::clone(&notices));
         tokio::spawn(async move {
-            if drive(driver, closing, drive_notices, sender).await == End::Lost {
+            if drive(driver, closing, drive_notices, inlet).await == End::Lost {
                 drive_hosts.disappointed(host);
             }
         });
@@ -617,7 +620,7 @@ async fn drive<S>(
     mut driver: tokio_postgres::Connection<Socket, S>,
     mut closing: oneshot::Receiver<()>,
     notices: Arc<Notices>,
-    notifications: mpsc::Sender<Notification>,
+    notifications: Inlet<Notification>,
 ) -> End
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
@@ -627,8 +630,7 @@ where
             match poll_fn(|cx| driver.poll_message(cx)).await {
                 Some(Ok(AsyncMessage::Notice(notice))) => notices.record(&notice),
                 Some(Ok(AsyncMessage::Notification(notification))) => {
-                    // A full queue means that the listener is slow; it will read the log.
-                    let _ = notifications.try_send(notification);
+                    notifications.put(notification);
                 }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => {

@@ -40,6 +40,7 @@ const LOCK_MOVERS: &str = include_str!("../../sql/lock_movers.sql");
 const READ_NEWEST_PAGE: &str = include_str!("../../sql/read_newest_page.sql");
 const DELETE_NEWEST_ROWS: &str = include_str!("../../sql/delete_newest_rows.sql");
 const DELETE_SURPLUS: &str = include_str!("../../sql/delete_surplus.sql");
+const READ_LAST_NAMES: &str = include_str!("../../sql/read_last_names.sql");
 const DELETE_SCAVENGES: &str = include_str!("../../sql/delete_scavenges.sql");
 
 /// How many rows are copied in one transaction.
@@ -355,24 +356,24 @@ impl Relocation {
         let Some(last) = found.last().map(|row| row.position) else {
             return Ok(CopiedPage::None);
         };
-        let range = |column: &str| {
-            let after = bound(after.0);
+        let after = bound(after.0);
+        let range = |column: &str, after: i64| {
             format!("log = {number} AND {column} > {after} AND {column} <= {last}")
         };
-        let tables = [
-            ("streams", "id, checksum, log, name", range("id")),
-            ("types", "id, checksum, log, name", range("id")),
-            ("tags", "position, log, tag", range("position")),
-            (
-                "events",
-                "position, stream, revision, type, created, writer, checksum, event_id, log, content_type, data, \
-                 metadata, tags, packed",
-                range("position"),
-            ),
-        ];
         let copied = to.if_closed(log, expected, async |client: &Client| {
-            for (table, columns, range) in &tables {
-                pipe(self.client(), client, table, columns, range).await?;
+            // Names outlast the events that were the first to use them, and an old copy keeps those of its own.
+            let there = client.query_one(READ_LAST_NAMES, &[&number]).await?;
+            let (streams, types): (i64, i64) = (there.try_get(0)?, there.try_get(1)?);
+            let names = "id, checksum, log, name";
+            let events = "position, stream, revision, type, created, writer, checksum, event_id, log, \
+                          content_type, data, metadata, tags, packed";
+            for (table, columns, range) in [
+                ("streams", names, range("id", streams.max(after))),
+                ("types", names, range("id", types.max(after))),
+                ("tags", "position, log, tag", range("position", after)),
+                ("events", events, range("position", after)),
+            ] {
+                pipe(self.client(), client, table, columns, &range).await?;
             }
             Ok(())
         });

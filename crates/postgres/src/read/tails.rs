@@ -8,7 +8,8 @@
 //! Invariants: a read is answered from a statement that was sent after the read was asked for, so whoever has heard of
 //! a commit before will find it; what is wrong with one log fails the reads of that log alone. So each log is read by
 //! itself if the database refuses a statement of several: a row may be damaged, or all of them may take too long. A log
-//! whose read by itself fails too is read by itself until that succeeds, and rounds wait for no such read.
+//! whose read by itself fails too is read by itself until that succeeds, and rounds wait for no such read. If none of
+//! them fails by itself, fewer share a statement for a while ([`Share`]).
 //! Not here: the statement (`tail_pages`), the connections (`pool`).
 
 use std::collections::HashSet;
@@ -21,7 +22,7 @@ use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use gesta_core::backend::{LogTail, Purpose, Rows};
 use gesta_core::shares::{self, Holder};
-use gesta_core::{Error, LogId, Result};
+use gesta_core::{BackOff, Error, LogId, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -31,10 +32,14 @@ use crate::connect::pool::Pool;
 use crate::read::tail_pages::{ReadTails, Together};
 
 /// The shortest time between the beginnings of two rounds. The messages that lead to reads are held back by their
-/// senders as well, for up to half of this time (`signals`) and as much again for each log (the tail hub).
+/// senders as well: for up to 10 ms for each log (the tail hub), and for up to 50 ms for all logs (`signals`).
 const PAUSE: Duration = Duration::from_millis(20);
 /// The most logs of one statement. Those beyond leave with the next one of the same round.
 const LOGS_MAX: usize = 64;
+/// For how long at least fewer logs share a statement after some were refused that can be read one by one. Each time it
+/// happens again the time is twice as long, up to an hour.
+const DIVIDED_MIN: Duration = Duration::from_secs(60);
+const DIVIDED: BackOff = BackOff::new(DIVIDED_MIN, Duration::from_secs(3_600));
 /// The most reads that wait to be taken. A log has one reader, so there are as many as logs.
 const ASKED_MAX: usize = 1_024;
 
@@ -123,6 +128,8 @@ where
     let mut alone = ReadsAlone {
         under_way: FuturesUnordered::new(),
         failed: HashSet::new(),
+        groups: Vec::new(),
+        share: Share::default(),
     };
     while let Some(first) = alone.beside(asked.recv()).await {
         alone.beside(tokio::time::sleep_until(not_before)).await;
@@ -139,12 +146,13 @@ where
         let (by_itself, round): (Vec<_>, Vec<_>) = round.into_iter().partition(has_failed);
         if !by_itself.is_empty() {
             not_before = begun + PAUSE;
-            alone.begin(by_itself, &read);
+            alone.begin(by_itself, None, &read);
         }
         let mut round = round.into_iter();
         loop {
             let waiting = round.by_ref().filter(|asked| !asked.answer.is_closed());
-            let together: Vec<WaitingRead> = waiting.take(LOGS_MAX).collect();
+            let most = alone.share.logs_max(Instant::now());
+            let together: Vec<WaitingRead> = waiting.take(most).collect();
             if together.is_empty() {
                 break;
             }
@@ -157,7 +165,7 @@ where
                 alone.failed.insert(only.tail.log);
             }
             if let Some(refused) = answer_together(together, outcome) {
-                alone.begin(refused, &read);
+                alone.begin_refused(refused, &read);
             }
         }
         while alone.under_way.len() >= ASKED_MAX {
@@ -189,21 +197,101 @@ fn answer_together(
     None
 }
 
+/// How many logs share a statement.
+///
+/// Why not always as many as possible: many may take too long together although none does by itself, for example while
+/// a long snapshot keeps the index entries of rows that were scavenged, or if an administrator has set a short
+/// `statement_timeout`. Each round would wait for the end of that time again, and nobody would learn by it.
+struct Share {
+    logs_max: usize,
+    /// When more may be tried again; `None` if all is as it should be.
+    grows_at: Option<Instant>,
+    divided: BackOff,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self {
+            logs_max: LOGS_MAX,
+            grows_at: None,
+            divided: DIVIDED,
+        }
+    }
+}
+
+impl Share {
+    /// Returns how many logs may share a statement now.
+    fn logs_max(&mut self, now: Instant) -> usize {
+        if self.grows_at.is_some_and(|at| at <= now) {
+            if self.logs_max < LOGS_MAX {
+                self.logs_max = (self.logs_max * 2).min(LOGS_MAX);
+                self.grows_at = Some(now + DIVIDED_MIN);
+            } else {
+                *self = Self::default();
+            }
+        }
+        self.logs_max
+    }
+
+    /// Notes that a statement of so many logs was refused, each of which could then be read by itself.
+    fn is_too_large(&mut self, logs: usize, now: Instant) {
+        self.logs_max = self.logs_max.min((logs / 2).max(1));
+        self.grows_at = Some(now + self.divided.pause());
+    }
+}
+
+/// Logs whose statement was refused, and which are being read one by one.
+struct Group {
+    number: u64,
+    logs: usize,
+    /// How many of them were not read yet.
+    left: usize,
+    has_failed: bool,
+}
+
 /// The reads of single logs, which go on while rounds are answered, so that no log waits for one that takes long.
 struct ReadsAlone<'a> {
     under_way: FuturesUnordered<ReadAlone<'a>>,
     /// Logs whose last read by itself has failed, in a round of one or beside the rounds. A statement of several logs
     /// would be refused because of each of them.
     failed: HashSet<LogId>,
+    groups: Vec<Group>,
+    share: Share,
 }
 
-/// Whether the read of a log by itself has succeeded.
-type ReadAlone<'a> = Pin<Box<dyn Future<Output = (LogId, bool)> + Send + 'a>>;
+/// The end of a read of a log by itself.
+struct EndedRead {
+    log: LogId,
+    is_read: bool,
+    /// The number of the group to which it belongs.
+    group: Option<u64>,
+}
+
+type ReadAlone<'a> = Pin<Box<dyn Future<Output = EndedRead> + Send + 'a>>;
 
 impl<'a> ReadsAlone<'a> {
-    /// Begins a read for each of these.
-    fn begin<F>(&mut self, asked: Vec<WaitingRead>, read: &impl Fn(Vec<LogTail>) -> F)
+    /// Begins a read for each of these, of which the statement was refused.
+    fn begin_refused<F>(&mut self, refused: Vec<WaitingRead>, read: &impl Fn(Vec<LogTail>) -> F)
     where
+        F: Future<Output = Result<Together>> + Send + 'a,
+    {
+        let number = self.groups.last().map_or(0, |last| last.number + 1);
+        self.groups.push(Group {
+            number,
+            logs: refused.len(),
+            left: refused.len(),
+            has_failed: false,
+        });
+        self.begin(refused, Some(number), read);
+    }
+
+    /// Begins a read for each of these.
+    fn begin<F>(
+        &mut self,
+        asked: Vec<WaitingRead>,
+        group: Option<u64>,
+        read: &impl Fn(Vec<LogTail>) -> F,
+    ) where
         F: Future<Output = Result<Together>> + Send + 'a,
     {
         for WaitingRead { tail, answer } in asked {
@@ -214,7 +302,11 @@ impl<'a> ReadsAlone<'a> {
                     Ok(Together::Refused(error)) | Err(error) => (Err(error), false),
                 };
                 let _ = answer.send(rows);
-                (tail.log, is_read)
+                EndedRead {
+                    log: tail.log,
+                    is_read,
+                    group,
+                }
             }));
         }
     }
@@ -233,10 +325,26 @@ impl<'a> ReadsAlone<'a> {
 
     /// Waits until one of these reads has ended.
     async fn end_one(&mut self) {
-        match self.under_way.next().await {
-            Some((log, true)) => _ = self.failed.remove(&log),
-            Some((log, false)) => _ = self.failed.insert(log),
-            None => {}
+        let Some(ended) = self.under_way.next().await else {
+            return;
+        };
+        if ended.is_read {
+            self.failed.remove(&ended.log);
+        } else {
+            self.failed.insert(ended.log);
+        }
+        let group = |group: &Group| Some(group.number) == ended.group;
+        let Some(place) = self.groups.iter().position(group) else {
+            return;
+        };
+        let group = &mut self.groups[place];
+        group.left -= 1;
+        group.has_failed |= !ended.is_read;
+        if group.left == 0 {
+            let group = self.groups.remove(place);
+            if !group.has_failed {
+                self.share.is_too_large(group.logs, Instant::now());
+            }
         }
     }
 }
@@ -428,6 +536,63 @@ mod tests {
             }
         }
         assert_eq!(*count.lock().expect("whole"), 2 * (2 + 3));
+    }
+
+    /// What happened: logs that took too long together, though none did by itself, waited for the time limit of their
+    /// statement in every round. Goal: they are divided until they fit, for a while.
+    #[tokio::test(start_paused = true)]
+    async fn logs_that_take_too_long_together_are_divided() {
+        let refused = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&refused);
+        let tails = Tails::start_with(move |tails: Vec<LogTail>| {
+            let count = Arc::clone(&count);
+            async move {
+                if tails.len() > 20 {
+                    *count.lock().expect("whole") += 1;
+                    tokio::time::sleep(Duration::from_secs(30)).await;
+                    return Ok(Together::Refused(Error::unavailable("too slow")));
+                }
+                Ok(Together::Read(
+                    tails.iter().map(|_| Ok(nothing())).collect(),
+                ))
+            }
+        });
+        let tails = Arc::new(tails);
+        let rounds = async || {
+            let before = *refused.lock().expect("whole");
+            for _ in 0..20 {
+                // Those that come after the first one gather.
+                let asked = (0..=64).map(|log| ask(&tails, log, u64::from(log > 0)));
+                all(asked.collect()).await;
+            }
+            *refused.lock().expect("whole") - before
+        };
+        // 64 are too many and both halves of them; quarters are not.
+        let at_first = rounds().await;
+        assert!((1..=3).contains(&at_first), "{at_first} refused");
+        assert_eq!(rounds().await, 0, "they are divided");
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        let later = rounds().await;
+        assert!((1..=3).contains(&later), "{later} refused");
+    }
+
+    #[test]
+    fn a_share_that_was_too_large_grows_again_ever_more_slowly() {
+        let (mut share, start) = (Share::default(), Instant::now());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(share.logs_max(start), LOGS_MAX);
+        share.is_too_large(LOGS_MAX, start);
+        assert_eq!(share.logs_max(after(59)), LOGS_MAX / 2);
+        assert_eq!(share.logs_max(after(60)), LOGS_MAX);
+        share.is_too_large(LOGS_MAX, after(60));
+        // What was sent before is refused as well, and says the same.
+        share.is_too_large(LOGS_MAX, after(60));
+        assert_eq!(share.logs_max(after(60 + 239)), LOGS_MAX / 2);
+        assert_eq!(share.logs_max(after(60 + 240)), LOGS_MAX);
+        assert_eq!(share.logs_max(after(60 + 300)), LOGS_MAX);
+        assert_eq!(share.grows_at, None, "it begins anew");
+        share.is_too_large(1, after(400));
+        assert_eq!(share.logs_max(after(400)), 1);
     }
 
     /// What happened: all logs waited until the read of one by itself had met its time limit, and again with each of

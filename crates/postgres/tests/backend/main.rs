@@ -15,6 +15,7 @@ mod faults;
 mod hosts;
 mod keeping;
 mod lookups;
+mod messages;
 mod reads;
 mod registry;
 mod schema;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::StreamExt;
 use futures::future::join_all;
-use gesta_core::backend::{Backend, LogTail, Rows};
+use gesta_core::backend::{Backend, LogTail, Rows, Signal, Topic};
 use gesta_core::{
     ErrorKind, EventData, EventId, EventStore, EventStoreExt, ExpectedRevision, Filter, LogId,
     Position, Result, Subscribe, SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
@@ -15,7 +16,9 @@ use gesta_postgres::PostgresBackend;
 use gesta_rig::{Server, ServerConfig, shared};
 use gesta_store::Store;
 
-use crate::common::{Author, PATIENCE, config, direct, draft, fresh_logs, is_committed, open};
+use crate::common::{
+    Author, PATIENCE, config, direct, draft, fresh_logs, is_committed, open, schema_of,
+};
 
 const LOGS: u16 = 4;
 /// The pause between two statements.
@@ -248,6 +251,60 @@ async fn the_end_of_a_closed_copy_is_not_the_end_of_the_log() {
         let expected = [(5, true), (2, true), (3, true), (2, false)];
         assert_eq!(found.collect::<Vec<_>>(), expected);
     }
+}
+
+/// How many statements the server has executed whose text begins so.
+fn executed(server: &Server, what: &str) -> usize {
+    let log = server.log();
+    let lines = log.lines();
+    lines
+        .filter(|line| line.contains("execute ") && line.contains(what))
+        .count()
+}
+
+/// What happened: when messages may have been lost, the end of each log was asked for by a statement of its own. Goal:
+/// one statement asks for all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interruption_costs_one_statement_for_all_logs() {
+    const END: &str = "-- The incarnation of the store and the last row of a log;";
+    const ENDS: &str = "-- The incarnation of the store and the last row of each log,";
+    let logging = ServerConfig::default().with("log_statement", "all");
+    let Some(server) = Server::start_with(logging).expect("starts") else {
+        return;
+    };
+    let (backend, url) = fresh_logs(&server, 16).await;
+    let backend = Arc::new(backend);
+    let mut store_config = gesta_store::Config::default();
+    store_config.tail.poll_interval = Duration::from_secs(86_400);
+    let store = Store::open(backend.clone(), store_config, Arc::new(SystemClock)).expect("starts");
+    // Each pipeline begins by a look at the end of its log.
+    let begun = async {
+        while executed(&server, END) < 16 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, begun).await.expect("begin");
+    let subscription = follow(&store).await;
+    let (one, all) = (executed(&server, END), executed(&server, ENDS));
+    assert!(all > 0, "the statement is known by its first line");
+    let mut signals = backend.signals(Topic::Appends);
+    let end = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{}'",
+        schema_of(&url)
+    );
+    server.execute(&end).expect("ended");
+    let told = async { while signals.next().await != Some(Signal::Interrupted) {} };
+    tokio::time::timeout(PATIENCE, told).await.expect("told");
+    let looks = async {
+        while executed(&server, ENDS) == all {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looks).await.expect("looks");
+    drop(subscription);
+    store.shutdown().await.expect("shuts down");
+    let (one, all) = (executed(&server, END) - one, executed(&server, ENDS) - all);
+    assert!(one + all < 8, "{one} and {all} statements");
 }
 
 fn store_of(backend: PostgresBackend) -> Arc<Store> {

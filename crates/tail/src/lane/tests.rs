@@ -67,11 +67,28 @@ fn a_commit_while_awakening_is_looked_for() {
     assert_eq!((next(&lane), lane.end()), (None, Position(2)));
 }
 
+/// What happened: a doubt of the time in which nobody was subscribed was remembered, and the first subscriber, who had
+/// just read the ends of all logs, let each be read again. One in whose time the doubt comes needs that.
+#[test]
+fn a_doubt_from_before_a_subscriber_came_is_forgotten() {
+    let lane = lane(100);
+    lane.doubt();
+    let _interest = lane.interest();
+    awaken(&lane, 0);
+    assert_eq!(next(&lane), None);
+    let lane = self::lane(100);
+    let _interest = lane.interest();
+    lane.doubt();
+    awaken(&lane, 0);
+    assert_eq!(next(&lane), Some(Task::Check { end: Position(0) }));
+}
+
 #[test]
 fn asleep_it_keeps_and_asks_nothing() {
     let lane = lane(100);
     lane.committed(0, &batch(1..=2));
     lane.heard(Position(9));
+    lane.doubt();
     assert_eq!((next(&lane), lane.end()), (None, Position(0)));
     let interest = lane.interest();
     awaken(&lane, 9);

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::join_all;
 use futures::stream::{self, BoxStream, StreamExt};
 use gesta_core::backend::*;
 use gesta_core::*;
@@ -79,8 +80,16 @@ impl Backend for FaultyBackend {
 
     async fn log_end(&self, log: LogId, _: Purpose) -> Result<LogEnd> {
         self.process
-            .read(Read::LogEnd, |world| world.with(log, |rows| rows.end()))
+            .read(Read::LogEnd(log), |world| {
+                world.with(log, |rows| rows.end())
+            })
             .await
+    }
+
+    /// As if each log lay in a database of its own.
+    async fn each_log_end(&self, purpose: Purpose) -> Vec<Result<LogEnd>> {
+        let logs = (0..self.info().logs).map(LogId);
+        join_all(logs.map(|log| self.log_end(log, purpose))).await
     }
 
     async fn load(&self, log: LogId, request: LoadRequest, _: Purpose) -> Result<Loaded> {

@@ -1,5 +1,6 @@
 //! The reads that a process can make, and how often it has made each.
 
+use gesta_core::LogId;
 use gesta_core::backend::{EventLookup, LoadRequest, LogSlice, StreamSlice};
 
 use super::gate::Answers;
@@ -31,7 +32,7 @@ impl Calls {
 
     pub(super) fn count(&mut self, read: Read<'_>) {
         let count = match read {
-            Read::LogEnd => &mut self.log_end,
+            Read::LogEnd(_) => &mut self.log_end,
             Read::Load(_) => &mut self.load,
             Read::Lookup(_) | Read::Ids => &mut self.lookup,
             Read::Stream(_) => &mut self.read_stream,
@@ -50,7 +51,7 @@ pub enum Read<'a> {
     /// An attempt to open a writer.
     Connect,
     /// A read of the end of a log.
-    LogEnd,
+    LogEnd(LogId),
     /// A look-up of streams and types.
     Load(&'a LoadRequest),
     /// A look-up of events without their payload.
