@@ -24,8 +24,8 @@ use gesta_core::{
     Append, EventData, EventStore, EventType, ExpectedRevision, Filter, StreamId, Subscribe,
     SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
-use gesta_rig::{Auth, Server as Postgres, ServerConfig, fresh_schema, shared};
 use gesta_kit::depth;
+use gesta_rig::{Auth, Server as Postgres, ServerConfig, fresh_schema, shared};
 use support::{
     Limit, PATIENCE, Server, code, gesta, output_of, patient, run, signal, stderr, stdout,
 };

@@ -12,9 +12,9 @@ use gesta_append::Pipeline;
 use gesta_core::backend::{Batch, CommitObserver, LogEnd, Row, RowId};
 use gesta_core::*;
 use gesta_kit::faulty::{Answers, Faulty};
+use gesta_kit::faulty::{Answers, Faulty, Read};
 use gesta_store::Config;
 use gesta_tail::Hub;
-use gesta_kit::faulty::{Answers, Faulty, Read};
 use support::*;
 use tokio::time::Instant;
 

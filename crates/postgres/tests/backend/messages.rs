@@ -11,10 +11,10 @@ use gesta_core::{
     EventData, EventStore, EventStoreExt, ExpectedRevision, Filter, Position, Subscribe,
     SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage, SystemClock,
 };
-use gesta_rig::{FaultProxy, Server, shared};
-use gesta_postgres::PostgresBackend;
-use gesta_store::Store;
 use gesta_kit::depth;
+use gesta_postgres::PostgresBackend;
+use gesta_rig::{FaultProxy, Server, shared};
+use gesta_store::Store;
 
 use crate::common::{
     LOG, PATIENCE, config, direct, fresh, open, schema_of, signals_of, store_url, until_heard,
