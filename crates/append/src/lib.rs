@@ -30,7 +30,6 @@ use gesta_core::{
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::admission::admit;
 use crate::command::{Command, Cost, StreamPart, Wanted};
@@ -444,7 +443,7 @@ impl Pipeline {
             Ok(queued) => queued,
             Err(_) => return reply.send(Err(closed())),
         };
-        let arrived = Instant::now();
+        let arrived = engine::moment();
         self.pack(&mut wanted.parts, cost);
         hold_packed(&mut permit, &mut wanted.parts);
         let permits = (permit, queued);

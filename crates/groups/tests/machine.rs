@@ -13,10 +13,10 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gesta_core::{
-    ContentType, EventId, EventType, LogId, Position, RecordedEvent, Revision, SharedEvent,
+    ContentType, EventId, EventType, LogId, Moment, Position, RecordedEvent, Revision, SharedEvent,
     StreamId, Tags, Timestamp,
 };
 use gesta_groups::{
@@ -90,11 +90,11 @@ struct Process<'w> {
     truncation: Option<u64>,
     /// How many times consumers have begun to work on each event and not finished it, since the process began.
     tried: HashMap<Token, u32>,
-    now: Instant,
+    now: Moment,
 }
 
 impl<'w> Process<'w> {
-    fn start(world: &'w mut World, settings: Settings, limits: Limits, now: Instant) -> Self {
+    fn start(world: &'w mut World, settings: Settings, limits: Limits, now: Moment) -> Self {
         let (from, parked_from) = (world.checkpoint, world.parked_from);
         Self {
             machine: Machine::new(settings.clone(), limits, from, parked_from, now),
@@ -397,7 +397,7 @@ fn every_event_is_finished_or_parked(seed: u64) {
             .map(|_| rng.random_range(0..400))
             .collect(),
     };
-    let mut now = Instant::now();
+    let mut now = Moment::START;
     let limits = Limits {
         held_bytes_max: rng.random_range(1_000..30_000),
     };
@@ -429,14 +429,14 @@ fn read(machine: &mut Machine, number: u64) {
 }
 
 /// A machine with three events and one consumer that may hold two.
-fn with_one_consumer(max_retry_count: u32) -> (Machine, ConsumerId, Instant) {
+fn with_one_consumer(max_retry_count: u32) -> (Machine, ConsumerId, Moment) {
     let settings = Settings {
         message_timeout_ms: 100,
         max_retry_count,
         ..Settings::default()
     };
     let (now, limits) = (
-        Instant::now(),
+        Moment::START,
         Limits {
             held_bytes_max: 10_000,
         },
@@ -450,7 +450,7 @@ fn with_one_consumer(max_retry_count: u32) -> (Machine, ConsumerId, Instant) {
     (machine, consumer, now)
 }
 
-fn let_time_pass(machine: &mut Machine, now: Instant) -> Vec<Sent> {
+fn let_time_pass(machine: &mut Machine, now: Moment) -> Vec<Sent> {
     while let Some((_, token)) = machine.expired(now) {
         machine.timed_out(token);
     }
@@ -507,7 +507,7 @@ fn work_until(
     poison: u64,
     buffer: u32,
     goes: Goes,
-    now: &mut Instant,
+    now: &mut Moment,
 ) -> Vec<u64> {
     let consumer = ConsumerId(Uuid::new_v4());
     machine.join(consumer, buffer).expect("room");
@@ -578,7 +578,7 @@ fn an_event_that_stops_every_consumer_is_parked_and_takes_none_with_it() {
             max_retry_count,
             ..Settings::default()
         };
-        let mut now = Instant::now();
+        let mut now = Moment::START;
         let limits = Limits {
             held_bytes_max: 10_000,
         };
@@ -621,7 +621,7 @@ fn a_dead_consumer_that_joins_again_uses_up_tries_of_one_event_at_a_time() {
     assert!(sent.iter().all(|sent| sent.retries == 2), "{sent:?}");
 }
 
-fn work_until_dead(machine: &mut Machine, now: &mut Instant) {
+fn work_until_dead(machine: &mut Machine, now: &mut Moment) {
     let consumer = ConsumerId(Uuid::new_v4());
     machine.join(consumer, 9).expect("room");
     machine.dispatch(*now);

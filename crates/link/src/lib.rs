@@ -91,7 +91,7 @@ mod stats;
 #[doc(hidden)]
 pub mod cores {
     pub use crate::receiving::{CallVerdict, Newest, Receiver, Refusal};
-    pub use crate::sending::{Credit, LinkState, Output, Sender, Violation, Write};
+    pub use crate::sending::{Credit, Input, LinkState, Output, Sender, Violation, Write};
 }
 
 pub use config::{Bounds, LinkConfig, Protocols, Secret, StoreIdentity, Times};

@@ -13,15 +13,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use gesta_core::Incarnation;
+use gesta_core::{Incarnation, Moment};
 use proptest::prelude::*;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::error::ReturnReason;
 use crate::receiving::{CallVerdict, Newest, Receiver, Refusal};
 use crate::route::{Address, Epoch, Hint, Route, RouteOwner};
-use crate::sending::{Credit, LinkState, Output, Patience, Sender};
+use crate::sending::{Credit, Input, LinkState, Output, Patience, Sender};
 
 const CREDIT: Credit = Credit {
     calls: 6,
@@ -37,7 +36,7 @@ enum Outcome {
 
 #[derive(Debug)]
 struct CallState {
-    deadline: Instant,
+    deadline: Moment,
     bytes: usize,
     outcome: Option<Outcome>,
     took_effect: bool,
@@ -53,7 +52,7 @@ struct Forth {
     seq: u64,
     call: usize,
     remaining: Duration,
-    written_at: Instant,
+    written_at: Moment,
 }
 
 #[derive(Debug)]
@@ -85,9 +84,9 @@ struct TakenCall {
     seq: u64,
     call: usize,
     /// It is dropped after this.
-    until: Instant,
+    until: Moment,
     /// It must not take effect after this.
-    latest: Instant,
+    latest: Moment,
 }
 
 #[derive(Debug, Default)]
@@ -100,8 +99,8 @@ struct Node {
 }
 
 struct World {
-    now: Instant,
-    sender: Sender<usize>,
+    now: Moment,
+    sender: Sender<usize, ()>,
     calls: Vec<CallState>,
     lanes: BTreeMap<u64, LaneState>,
     nodes: [Node; 2],
@@ -137,7 +136,7 @@ impl World {
             incarnation: Incarnation(Uuid::nil()),
             number: 1,
         };
-        let now = Instant::now();
+        let now = Moment::START;
         let owner = RouteOwner::Node(address(0));
         let route = Route {
             owner: owner.clone(),
@@ -163,8 +162,13 @@ impl World {
     fn submit(&mut self, within: Duration, bytes: usize) {
         let deadline = self.now + within;
         let patience = patience(bytes);
-        self.sender
-            .call(self.calls.len(), bytes, deadline, patience);
+        let call = Input::Call {
+            ticket: self.calls.len(),
+            bytes,
+            deadline,
+            patience,
+        };
+        self.sender.on(call, self.now);
         self.calls.push(CallState {
             deadline,
             bytes,
@@ -183,7 +187,8 @@ impl World {
     /// What the shell does after each input.
     fn pump(&mut self) {
         if let Some(node) = self.sender.node().cloned() {
-            self.sender.link(&node, self.links[node_of(&node)]);
+            let link = self.links[node_of(&node)];
+            self.sender.on(Input::Link(node, link), self.now);
         }
         self.sender.work(self.now);
         loop {
@@ -213,7 +218,7 @@ impl World {
     }
 
     fn take_outputs(&mut self) {
-        while let Some(output) = self.sender.output() {
+        for output in self.sender.take_outputs() {
             match output {
                 Output::OpenLane { lane, route } => {
                     let RouteOwner::Node(address) = route.owner else {
@@ -231,6 +236,17 @@ impl World {
                     self.lanes.insert(lane, state);
                 }
                 Output::CloseLane { .. } | Output::Hint(_) => {}
+                Output::Broken { rule, .. } => panic!("the owner keeps the rules: {rule}"),
+                Output::Reply {
+                    ticket: call,
+                    is_in_doubt,
+                    ..
+                } => {
+                    assert!(self.calls[call].took_effect, "replied without an effect");
+                    let done = self.calls[call].done;
+                    assert!(done == 1 || is_in_doubt, "done {done} times beyond doubt");
+                    self.end(call, Outcome::Replied);
+                }
                 Output::Return {
                     ticket,
                     reason,
@@ -307,7 +323,7 @@ impl World {
                     "an older lane is served after a newer one"
                 );
                 node.served = lane;
-                let under_way = self.now - frame.written_at;
+                let under_way = self.now.since(frame.written_at);
                 node.pipeline.push_back(TakenCall {
                     lane,
                     seq: frame.seq,
@@ -326,26 +342,24 @@ impl World {
 
     fn deliver_back(&mut self, lane: u64) {
         let state = self.lanes.get_mut(&lane).expect("exists");
-        match state.back.pop_front() {
-            None if state.has_ended => self.sender.lane_lost(self.now, lane),
-            None => {}
-            Some(Back::Reply(seq)) => {
-                let replied = self.sender.reply(lane, seq).expect("rules are kept");
-                if let Some((call, is_in_doubt)) = replied {
-                    assert!(self.calls[call].took_effect, "replied without an effect");
-                    let done = self.calls[call].done;
-                    assert!(done == 1 || is_in_doubt, "done {done} times beyond doubt");
-                    self.end(call, Outcome::Replied);
-                }
-            }
-            Some(Back::DeadlineOver(seq)) => {
-                self.sender.dropped(lane, seq).expect("rules are kept");
-            }
-            Some(Back::NotHere(from, untaken, hint)) => self
-                .sender
-                .not_here(self.now, lane, from, untaken, hint)
-                .expect("rules are kept"),
-        }
+        let input = match state.back.pop_front() {
+            None if state.has_ended => Input::LaneLost(lane),
+            None => return,
+            Some(Back::Reply(seq)) => Input::Replied {
+                lane,
+                seq,
+                reply: (),
+            },
+            Some(Back::DeadlineOver(seq)) => Input::Dropped { lane, seq },
+            Some(Back::NotHere(from, untaken, hint)) => Input::NotHere {
+                lane,
+                from,
+                untaken,
+                hint,
+            },
+        };
+        self.sender.on(input, self.now);
+        self.take_outputs();
     }
 
     /// A node finishes the first call of its pipeline.
@@ -427,7 +441,7 @@ impl World {
         let state = self.lanes.get_mut(&lane).expect("exists");
         state.forth.truncate(keep);
         state.back.clear();
-        self.sender.lane_lost(self.now, lane);
+        self.sender.on(Input::LaneLost(lane), self.now);
     }
 
     fn move_log(&mut self, choice: usize) {
@@ -448,7 +462,7 @@ impl World {
             owner: self.owner.clone(),
             epoch: self.epoch,
         };
-        self.sender.set_route(self.now, route);
+        self.sender.on(Input::Route(route), self.now);
     }
 
     fn step(&mut self, kind: u8, choice: usize) {

@@ -11,11 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use gesta_cluster::{LogPlace, Owner, Placement};
 use gesta_core::registry::{LeaseEpoch, NodeId};
-use gesta_core::{After, Appended, Incarnation, KnownEnd, LogId, Result, StreamId};
+use gesta_core::{After, Appended, Incarnation, KnownEnd, LogId, Moment, Result, StreamId};
 use gesta_link::cores::{Credit, LinkState, Newest, Receiver, Sender};
 use gesta_link::{Address, Hint, Route};
 use gesta_node::cores::{Change, Here, route};
-use tokio::time::Instant;
 
 /// Number of nodes of a cluster.
 pub const NODES: usize = 3;
@@ -83,7 +82,7 @@ pub struct SentChange {
     /// End of the log that the node knew before it sent the change first.
     pub known: KnownEnd,
     /// Time at which the node gives up.
-    pub deadline: Instant,
+    pub deadline: Moment,
     /// True if the change was sent afresh, after others.
     pub is_afresh: bool,
 }
@@ -91,7 +90,7 @@ pub struct SentChange {
 impl SentChange {
     /// Encodes a change.
     #[must_use]
-    pub fn new(change: Change, known: KnownEnd, deadline: Instant) -> Self {
+    pub fn new(change: Change, known: KnownEnd, deadline: Moment) -> Self {
         Self {
             body: change.encode(known),
             change,
@@ -222,7 +221,7 @@ pub struct Node {
     /// Number and life of the node.
     pub own: Living,
     /// Core of the forwarder. A ticket is the number of a call in the model.
-    pub sender: Sender<usize>,
+    pub sender: Sender<usize, Reply>,
     /// Index of the open lane among all lanes, if there is one.
     pub lane: Option<usize>,
     /// Calls that the forwarder has.
@@ -243,7 +242,7 @@ pub struct Node {
 impl Node {
     /// Makes a node that has just started.
     #[must_use]
-    pub fn start(own: Living, now: Instant) -> Self {
+    pub fn start(own: Living, now: Moment) -> Self {
         let placement = placement(own.node, Believed::default());
         let route = route(&placement, LOG, &address(own.node));
         Self {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use gesta_append::sequencer::job::{Answer, Job, JobId};
-use gesta_append::sequencer::{Connected, Input, Now, Output, Sequencer, Setting};
+use gesta_append::sequencer::{Connected, Input, Output, Sequencer, Setting};
 use gesta_append::stats::Stats;
 use gesta_append::{Config, PipelineStats, jobs};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
-    Appended, Error, ErrorKind, IdempotencyWindow, KnownEnd, LogId, Position, Result,
+    Appended, Error, ErrorKind, IdempotencyWindow, KnownEnd, LogId, Moment, Now, Position, Result,
 };
 
 use crate::database::{Database, incarnation};
@@ -237,7 +237,7 @@ impl Process {
 
     /// Returns when the sequencer wants to be woken.
     #[must_use]
-    pub fn wake_at(&self) -> Option<tokio::time::Instant> {
+    pub fn wake_at(&self) -> Option<Moment> {
         self.sequencer.wake_at()
     }
 

@@ -13,15 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gesta_append::command::Command;
-use gesta_append::sequencer::{Input, Now};
+use gesta_append::sequencer::Input;
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
     After, Append, Appended, Attempt, Checkpoint, Condition, DeleteKind, DeleteStream, Error,
     ErrorKind, EventData, EventId, EventType, ExpectedRevision, Filter, Lifecycle, LifecycleChange,
-    LogId, Position, Query, Result, Revision, SetStreamMetadata, StreamAppend, StreamId,
-    StreamMetadata, Tag, Tags, Timestamp,
+    LogId, Moment, Now, Position, Query, Result, Revision, SetStreamMetadata, StreamAppend,
+    StreamId, StreamMetadata, Tag, Tags, Timestamp,
 };
-use tokio::time::Instant;
 
 use self::emphasis::{Emphasis, Faults};
 
@@ -94,7 +93,6 @@ struct World {
     messages: Vec<Message>,
     model: Model,
     archive: Archive,
-    start: Instant,
     /// Time since the start.
     time: Duration,
     epochs: i64,
@@ -234,7 +232,6 @@ impl World {
         };
         let knows_database_time = choices.chance(1, 2);
         let database = Database::default();
-        let start = Instant::now();
         let mut world = Self {
             form,
             choices,
@@ -255,7 +252,6 @@ impl World {
             messages: Vec::new(),
             model: Model::default(),
             archive: Archive::default(),
-            start,
             time: Duration::ZERO,
             epochs: 0,
             ids: 0,
@@ -265,7 +261,7 @@ impl World {
         };
         let start = |number| Process::start(&world.database, bounds, world.now_of(number));
         world.processes = (0..processes).map(start).collect();
-        let start = |node| Node::start(Living { node, life: 0 }, world.start);
+        let start = |node| Node::start(Living { node, life: 0 }, clocks::START);
         world.nodes = (0..nodes).map(start).collect();
         world.begin_with_an_owner();
         world
@@ -306,7 +302,7 @@ impl World {
             return Err(violation);
         }
         for (number, process) in self.processes.iter().enumerate() {
-            let now = self.now_of(number).instant;
+            let now = self.now_of(number).moment;
             let is_working = !process.is_stopped() && !self.is_asleep(number);
             if process.wake_at().is_some_and(|at| at <= now) && is_working {
                 return Err(format!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gesta_cluster::membership::Moment;
+use gesta_core::Moment;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {

@@ -176,7 +176,7 @@ impl World {
         let node = &mut self.processes[process];
         node.token += 1;
         let (token, clock) = (node.token, node.clock);
-        let wake = node.core_if_running().and_then(|core| core.wake_at(local));
+        let wake = node.core_if_running().and_then(|core| core.wake_at());
         if let Some(wake) = wake {
             let at = clock.reaches(wake).max(now);
             self.schedule(at, Event::Wake { process, token });

@@ -28,8 +28,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use gesta_core::backend::WriterEpoch;
-use gesta_core::{LogId, Position};
-use tokio::time::Instant;
+use gesta_core::{LogId, Moment, Position};
 
 use crate::append::gather::lane::Lane;
 use gesta_core::pace::Pace;
@@ -118,7 +117,7 @@ pub(crate) struct Gather<T> {
 #[derive(Debug)]
 struct Statement {
     number: u64,
-    sent: Instant,
+    sent: Moment,
     /// How many statements were under way when it was sent, itself included.
     queue: usize,
     size: usize,
@@ -206,7 +205,7 @@ impl<T: Clone> Gather<T> {
 
     /// Returns what is to be sent now, in the order of the logs; `None` if nothing is. Whenever a batch was submitted
     /// or answered, this is to be called until it returns `None`.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<Vec<StatementPart<T>>> {
+    pub(crate) fn next(&mut self, now: Moment) -> Option<Vec<StatementPart<T>>> {
         let wanted = self.size_wanted(now)?;
         let chosen = self.choose();
         if chosen.choices.is_empty() || !chosen.is_full && chosen.size < wanted {
@@ -240,12 +239,11 @@ impl<T: Clone> Gather<T> {
     pub(crate) fn answered(
         &mut self,
         said: Said<'_>,
-        now: Instant,
+        now: Moment,
     ) -> Result<Vec<(Ticket, BatchVerdict)>, Broken> {
         let statement = self.under_way.pop_front().ok_or(Broken)?;
         if let Said::Executed(_) = said {
-            let (sent, now) = (statement.sent.into_std(), now.into_std());
-            self.pace.answered(sent, statement.queue, now);
+            self.pace.answered(statement.sent, statement.queue, now);
         }
         let is_alone = match statement.parts.as_slice() {
             [(_, tickets)] => tickets.len() == 1,
@@ -336,12 +334,12 @@ impl<T: Clone> Gather<T> {
     /// Returns how large a statement must be to be sent now, unless it is full. A statement of any size may be sent if
     /// none is under way, or if the database would be idle before another one arrives. Else, if few are under way, it
     /// must be as large as the smallest of them. The pipeline of one log sends its batches by the same rules.
-    fn size_wanted(&self, now: Instant) -> Option<usize> {
+    fn size_wanted(&self, now: Moment) -> Option<usize> {
         let under_way = self.under_way.len();
         let Some(oldest) = self.under_way.front() else {
             return Some(0);
         };
-        let age = now.saturating_duration_since(oldest.sent);
+        let age = now.since(oldest.sent);
         let full_max = match self.pace.is_near() {
             true => NEAR_UNDER_WAY_MAX,
             false => FAR_UNDER_WAY_MAX,

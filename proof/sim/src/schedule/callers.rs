@@ -284,7 +284,7 @@ impl World {
         if self.nodes.get(number).is_some_and(|node| !node.is_mine()) {
             return self.forward_request(number, record, request, ids);
         }
-        let arrived = self.now_of(number).instant;
+        let arrived = self.now_of(number).moment;
         let ticket = Ticket::Own(record);
         let known = |id| (ids == Ids::OfTheCaller).then_some(id);
         let command = match request {
@@ -356,7 +356,7 @@ impl World {
         let record = self.record(number, asked, None);
         let mut types = events.iter().map(|event| event.event_type.as_str());
         self.model.records[record].is_poison = types.any(|event_type| event_type == POISON);
-        let (ticket, arrived) = (Ticket::Own(record), self.now_of(number).instant);
+        let (ticket, arrived) = (Ticket::Own(record), self.now_of(number).moment);
         if let Ok(command) = Command::owned(ticket, stream, after, events, arrived) {
             self.hand_over(number, command);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gesta_link::cores::{CallVerdict, Output, Refusal, Violation};
+use gesta_link::cores::{CallVerdict, Input as LinkInput, Output, Refusal, Violation};
 use gesta_link::{ForwardError, Hint, Patience, ReturnReason, RouteOwner};
 use gesta_node::cores::{Change, Changed, Next, encode, hint, next};
 
@@ -66,23 +66,29 @@ impl World {
         self.forward(number, record, Payload::Question(stream), deadline);
     }
 
-    fn deadline(&mut self, number: usize) -> Instant {
+    fn deadline(&mut self, number: usize) -> Moment {
         let within = match self.is_at_peace {
             true => 60,
             false => [10, 30, 1][self.choices.index(3)],
         };
-        self.now_of(number).instant + Duration::from_secs(within)
+        self.now_of(number).moment + Duration::from_secs(within)
     }
 
-    fn forward(&mut self, number: usize, record: usize, payload: Payload, deadline: Instant) {
+    fn forward(&mut self, number: usize, record: usize, payload: Payload, deadline: Moment) {
+        let now = self.now_of(number).moment;
         let node = &mut self.nodes[number];
         // What only the owner can do waits for it longer.
         let patience = match payload {
             Payload::Question(_) => Patience::UntilUnreachable,
             _ => Patience::UntilSilent,
         };
-        node.sender
-            .call(record, payload.bytes(), deadline, patience);
+        let call = LinkInput::Call {
+            ticket: record,
+            bytes: payload.bytes(),
+            deadline,
+            patience,
+        };
+        node.sender.on(call, now);
         node.calls.insert(record, payload);
     }
 
@@ -92,10 +98,11 @@ impl World {
             if self.is_asleep(number) {
                 continue;
             }
-            let now = self.now_of(number).instant;
+            let now = self.now_of(number).moment;
             let node = &mut self.nodes[number];
             if let Some(owner) = node.sender.node().cloned() {
-                node.sender.link(&owner, node.links[node_at(&owner)]);
+                let link = node.links[node_at(&owner)];
+                node.sender.on(LinkInput::Link(owner, link), now);
             }
             node.sender.work(now);
             loop {
@@ -128,7 +135,7 @@ impl World {
     }
 
     pub(super) fn take_outputs(&mut self, number: usize) {
-        while let Some(output) = self.nodes[number].sender.output() {
+        for output in self.nodes[number].sender.take_outputs() {
             match output {
                 Output::OpenLane { lane, route } => {
                     let RouteOwner::Node(address) = route.owner else {
@@ -141,6 +148,15 @@ impl World {
                 }
                 Output::CloseLane { lane } => self.end_lane(number, lane),
                 Output::Hint(_) => {}
+                // All of these nodes run the same code.
+                Output::Broken { lane, rule } => {
+                    self.violation = Some(format!("a rule of lane {lane} is broken: {rule}"));
+                }
+                Output::Reply {
+                    ticket,
+                    reply,
+                    is_in_doubt,
+                } => self.end_call(number, ticket, Ok((reply, is_in_doubt))),
                 Output::Return {
                     ticket,
                     reason,
@@ -283,7 +299,7 @@ impl World {
             let error = Error::unavailable("the store is shut down");
             return self.settled.push((record, here.answer(Err(error))));
         }
-        let arrived = self.now_of(number).instant;
+        let arrived = self.now_of(number).moment;
         match payload {
             Payload::Change(sent) => {
                 let ticket = Ticket::Returned(record, here, sent.known);
@@ -311,7 +327,7 @@ impl World {
     /// Delivers the next frame of a lane to the owner. Returns true if a frame was under way.
     pub(super) fn deliver_forth(&mut self, place: usize) -> bool {
         let owner = self.lanes[place].owner.node;
-        let now = self.now_of(owner).instant;
+        let now = self.now_of(owner).moment;
         if self.lanes[place].is_mute_forth || self.is_asleep(owner) {
             return false;
         }
@@ -319,7 +335,7 @@ impl World {
             .forth
             .front()
             .map(|frame| frame.written_at);
-        let written_at = written.map_or(now, |then| self.instant_then(owner, then));
+        let written_at = written.map_or(now, |then| self.moment_then(owner, then));
         let lane = &mut self.lanes[place];
         let Some(frame) = lane.forth.pop_front() else {
             return false;
@@ -372,7 +388,7 @@ impl World {
             bytes,
             what,
         };
-        let arrived = self.now_of(number).instant;
+        let arrived = self.now_of(number).moment;
         let (taken, command) = match frame.payload {
             Payload::Question(stream) => {
                 let after = self.remembered(&stream);
@@ -467,7 +483,7 @@ impl World {
     /// Delivers the next answer of a lane to the edge. Returns true if an answer was under way.
     pub(super) fn deliver_back(&mut self, place: usize) -> bool {
         let edge = self.lanes[place].edge.node;
-        let now = self.now_of(edge).instant;
+        let now = self.now_of(edge).moment;
         if self.lanes[place].is_mute_back || self.is_asleep(edge) {
             return false;
         }
@@ -480,25 +496,26 @@ impl World {
         if node.own != edge {
             return true;
         }
-        let taken = match answer {
-            Back::Reply(seq, reply) => match node.sender.reply(number, seq) {
-                Ok(Some((record, is_in_doubt))) => {
-                    self.end_call(edge.node, record, Ok((reply, is_in_doubt)));
-                    Ok(())
-                }
-                Ok(None) => Ok(()),
-                Err(violation) => Err(violation),
+        let input = match answer {
+            Back::Reply(seq, reply) => LinkInput::Replied {
+                lane: number,
+                seq,
+                reply,
             },
-            Back::DeadlineOver(seq) => node.sender.dropped(number, seq),
+            Back::DeadlineOver(seq) => LinkInput::Dropped { lane: number, seq },
             Back::NotHere {
                 from,
                 untaken,
                 hint,
-            } => node.sender.not_here(now, number, from, untaken, hint),
+            } => LinkInput::NotHere {
+                lane: number,
+                from,
+                untaken,
+                hint,
+            },
         };
-        if let Err(violation) = taken {
-            self.broken(place, &violation);
-        }
+        node.sender.on(input, now);
+        self.take_outputs(edge.node);
         true
     }
 
@@ -554,7 +571,7 @@ fn name_of(outcome: &std::result::Result<(Reply, bool), ForwardError>) -> &'stat
 }
 
 /// Makes the command of a change.
-fn command(ticket: Ticket, change: Change, arrived: Instant) -> Result<Command<Ticket>> {
+fn command(ticket: Ticket, change: Change, arrived: Moment) -> Result<Command<Ticket>> {
     match change {
         Change::Append(request) => Command::append(ticket, request, arrived),
         Change::Delete(request, id) => Ok(Command::delete(ticket, request, Some(id), arrived)),

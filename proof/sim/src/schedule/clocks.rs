@@ -9,13 +9,15 @@ const WRONG_BY_MAX: u32 = 7_200;
 const WRONG_BY_IN_NARROW_WINDOW: u32 = 40;
 /// Number of processes that are awake at any time.
 const AWAKE_MIN: usize = 1;
+/// The moment that the clocks of processes show at the start of a schedule.
+pub(super) const START: Moment = Moment(Duration::from_secs(3_600));
 
 impl World {
     /// Returns what the clocks of a process show.
     pub(super) fn now_of(&self, number: usize) -> Now {
         let clock = &self.clocks[number];
         Now {
-            instant: self.start + clock.shows(self.time),
+            moment: START + clock.shows(self.time),
             wall: Timestamp(clock.wall(self.time)),
             database: self
                 .knows_database_time
@@ -24,10 +26,9 @@ impl World {
     }
 
     /// Returns what the clock of a process has shown when the schedule was at this time.
-    pub(super) fn instant_then(&self, number: usize, then: Duration) -> Instant {
-        let now = self.now_of(number).instant;
-        let ago = self.time.saturating_sub(then);
-        now.checked_sub(ago).unwrap_or(now)
+    pub(super) fn moment_then(&self, number: usize, then: Duration) -> Moment {
+        let now = self.now_of(number).moment;
+        now - self.time.saturating_sub(then)
     }
 
     pub(super) fn is_asleep(&self, number: usize) -> bool {

@@ -5,7 +5,7 @@
 //! is stronger than any run of the real membership (`gesta-cluster` has a simulation of its own), and right: a lease is
 //! advice, never evidence, so no promise to a caller may rest on it.
 
-use gesta_link::cores::LinkState;
+use gesta_link::cores::{Input as LinkInput, LinkState};
 
 use super::*;
 use crate::nodes::{Believed, CREDIT, placement};
@@ -161,10 +161,10 @@ impl World {
     }
 
     fn set_route(&mut self, number: usize) {
-        let now = self.now_of(number).instant;
+        let now = self.now_of(number).moment;
         let node = &mut self.nodes[number];
         let route = node.route();
-        node.sender.set_route(now, route);
+        node.sender.on(LinkInput::Route(route), now);
     }
 
     // ---- links ----
@@ -185,7 +185,7 @@ impl World {
     }
 
     pub(super) fn lose_lane(&mut self, place: usize) {
-        let now = self.now_of(self.lanes[place].edge.node).instant;
+        let now = self.now_of(self.lanes[place].edge.node).moment;
         self.lose_frames(place);
         let lane = &mut self.lanes[place];
         lane.back.clear();
@@ -195,7 +195,7 @@ impl World {
         if node.own == edge && !lane.is_ended {
             lane.is_ended = true;
             node.lane.take_if(|open| *open == place);
-            node.sender.lane_lost(now, number);
+            node.sender.on(LinkInput::LaneLost(number), now);
         }
     }
 
@@ -246,10 +246,10 @@ impl World {
         };
         self.believe(number, believed, false);
         self.note(|| format!("node {number} shuts down"));
-        self.nodes[number].sender.close();
+        let now = self.now_of(number);
+        self.nodes[number].sender.on(LinkInput::Close, now.moment);
         self.take_outputs(number);
         self.nodes[number].is_leaving = true;
-        let now = self.now_of(number);
         self.processes[number].input(Input::Close, now);
     }
 
@@ -265,7 +265,7 @@ impl World {
         }
         let Living { node, life } = self.nodes[number].own;
         let life = life + 1;
-        self.nodes[number] = Node::start(Living { node, life }, self.now_of(number).instant);
+        self.nodes[number] = Node::start(Living { node, life }, self.now_of(number).moment);
         for place in 0..self.lanes.len() {
             if self.lanes[place].edge
                 == (Living {

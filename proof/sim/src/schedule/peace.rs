@@ -257,7 +257,7 @@ impl World {
                 .into_iter()
                 .chain(forwarder);
             let at = wakes.min()?;
-            Some(at.saturating_duration_since(self.now_of(number).instant))
+            Some(at.since(self.now_of(number).moment))
         };
         let wait = (0..self.processes.len()).filter_map(wait_of).min();
         let wait = wait.unwrap_or(Duration::from_millis(100));

@@ -23,7 +23,7 @@ struct Author {
 /// The gathering with its authors; by hand.
 struct World {
     gather: Gather<TestBatch>,
-    now: Instant,
+    now: Moment,
     batches: u32,
 }
 
@@ -38,7 +38,7 @@ impl World {
                 tip: ((Position(0), WriterEpoch(0)), RIVAL),
             })
             .collect();
-        let now = Instant::now();
+        let now = Moment::START;
         let batches = 0;
         (
             Self {
