@@ -9,7 +9,8 @@
 
 mod support;
 
-use gesta_cluster::membership::{Input, Stop};
+use gesta_cluster::Stop;
+use gesta_cluster::core::Input;
 use gesta_core::LogId;
 use gesta_core::registry::{MoveReason, NodeState};
 use support::{B, Clock, D, LEASE_TIME, LOGS, Run, SECOND, World, each_seed, three};

@@ -10,7 +10,8 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use gesta_cluster::membership::{Config, Input};
+use gesta_cluster::Config;
+use gesta_cluster::core::Input;
 use gesta_core::LogId;
 use gesta_core::registry::NodeState;
 use gesta_kit::depth;

@@ -11,7 +11,8 @@ mod support;
 
 use std::time::Duration;
 
-use gesta_cluster::membership::{Input, Stop};
+use gesta_cluster::Stop;
+use gesta_cluster::core::Input;
 use gesta_core::LogId;
 use support::{B, Clock, D, LEASE_TIME, LOGS, Roughness, Run, SECOND, World, each_seed, three};
 

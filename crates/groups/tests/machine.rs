@@ -19,9 +19,8 @@ use gesta_core::{
     ContentType, EventId, EventType, LogId, Moment, Position, RecordedEvent, Revision, SharedEvent,
     StreamId, Tags, Timestamp,
 };
-use gesta_groups::{
-    Action, ConsumerId, Limits, Machine, ParkOrder, Sent, Settings, Strategy, Token, Which,
-};
+use gesta_groups::core::{Limits, Machine, ParkOrder, Sent};
+use gesta_groups::{Action, ConsumerId, Settings, Strategy, Token, Which};
 use gesta_kit::depth;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

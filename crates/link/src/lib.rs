@@ -89,7 +89,7 @@ mod stats;
 
 /// The pure cores of a lane, for simulations.
 #[doc(hidden)]
-pub mod cores {
+pub mod core {
     pub use crate::receiving::{CallVerdict, Newest, Receiver, Refusal};
     pub use crate::sending::{Credit, Input, LinkState, Output, Sender, Violation, Write};
 }

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use gesta_core::backend::{Batch, LogEnd, Rows};
 use gesta_core::{Checkpoint, EventId, LogId, Position, SharedEvent};
-use gesta_tail::lane::{Interest, Lane, Task, Work};
-use gesta_tail::ring::Taken;
+use gesta_tail::core::{Interest, Lane, Taken, Task, Work};
 use tokio::sync::watch;
 
 use crate::database::{Database, incarnation};

@@ -1,8 +1,8 @@
 //! What makes a process one node of several: the calls that it forwards, the calls that it takes, and what it believes
 //! about the owner of the log.
 //!
-//! The cores are those of the product: both ends of a lane (`gesta_link::cores`), and what an edge makes of an answer,
-//! a route or a hint of a placement (`gesta_node::cores`). The network between them is simulated here: it delivers the
+//! The cores are those of the product: both ends of a lane (`gesta_link::core`), and what an edge makes of an answer,
+//! a route or a hint of a placement (`gesta_node::core`). The network between them is simulated here: it delivers the
 //! frames of a lane in their order, late, or only the first ones, in each direction independently.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,9 +12,9 @@ use bytes::Bytes;
 use gesta_cluster::{LogPlace, Owner, Placement};
 use gesta_core::registry::{LeaseEpoch, NodeId};
 use gesta_core::{After, Appended, Incarnation, KnownEnd, LogId, Moment, Result, StreamId};
-use gesta_link::cores::{Credit, LinkState, Newest, Receiver, Sender};
+use gesta_link::core::{Credit, LinkState, Newest, Receiver, Sender};
 use gesta_link::{Address, Hint, Route};
-use gesta_node::cores::{Change, Here, route};
+use gesta_node::core::{Change, Here, route};
 
 /// Number of nodes of a cluster.
 pub const NODES: usize = 3;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use gesta_append::sequencer::job::{Answer, Job, JobId};
-use gesta_append::sequencer::{Connected, Input, Output, Sequencer, Setting};
-use gesta_append::stats::Stats;
-use gesta_append::{Config, PipelineStats, jobs};
+use gesta_append::core::{
+    Answer, Connected, Input, Job, JobId, Output, Sequencer, Setting, Stats, run_job,
+};
+use gesta_append::{Config, PipelineStats};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
     Appended, Error, ErrorKind, IdempotencyWindow, KnownEnd, LogId, Moment, Now, Position, Result,
@@ -468,7 +468,7 @@ fn execute(database: &Database, batch: &Batch, epoch: WriterEpoch) -> BatchOutco
 
 fn do_now(job: Job, database: &Database) -> Answer {
     let failed = job.clone();
-    jobs::run(job, database, LogId(0))
+    run_job(job, database, LogId(0))
         .now_or_never()
         .unwrap_or_else(|| failed.fail(Error::unavailable("the job waits for something")))
 }

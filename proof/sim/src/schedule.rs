@@ -12,8 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_append::command::Command;
-use gesta_append::sequencer::Input;
+use gesta_append::core::{Command, Input};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
     After, Append, Appended, Attempt, Checkpoint, Condition, DeleteKind, DeleteStream, Error,

@@ -2,7 +2,7 @@
 //! that is alone sends large batches near the database and holds nobody back far from it.
 //!
 //! The clock is virtual. The database commits one batch after the other; every way takes its time. Only the processes
-//! are real (`gesta_append::sequencer`).
+//! are real (`gesta_append::core`).
 
 #![allow(
     clippy::unwrap_used,
@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use gesta_append::command::Command;
-use gesta_append::sequencer::job::{Answer, Job, JobId};
-use gesta_append::sequencer::{Connected, Input, Output, Sequencer, Setting};
-use gesta_append::{Config, jobs};
+use gesta_append::Config;
+use gesta_append::core::{
+    Answer, Command, Connected, Input, Job, JobId, Output, Sequencer, Setting, run_job,
+};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
     Append, EventData, EventType, ExpectedRevision, Incarnation, LogId, Moment, Now, StreamId,
@@ -261,7 +261,7 @@ impl World {
                 self.input(process, Input::Outcome(outcome));
             }
             Event::Reads(process, id, job) => {
-                let answer = jobs::run(job, &self.database, LOG).now_or_never();
+                let answer = run_job(job, &self.database, LOG).now_or_never();
                 let answer = answer.expect("at once");
                 let end = self.database.end().position.0;
                 let seen = std::mem::replace(&mut self.processes[process].seen, end);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use gesta_cluster::membership::{Changed, Input};
+use gesta_cluster::core::{Changed, Input};
 use gesta_cluster::memory::Tables;
 use gesta_core::{Error, Incarnation, Timestamp};
 use rand::RngExt;

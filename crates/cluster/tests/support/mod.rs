@@ -13,7 +13,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use gesta_cluster::membership::{Config, Input, Note};
+use gesta_cluster::core::Input;
+use gesta_cluster::{Config, Note};
 use gesta_core::LogId;
 use gesta_core::registry::{NodeId, NodeState};
 use gesta_kit::depth;

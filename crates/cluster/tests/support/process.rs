@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_cluster::membership::{
-    Change, Config, Core, Input, Note, Output, Preparation, Readiness, Setting, Sign, Stop,
-};
+use gesta_cluster::core::{Change, Core, Input, Output, Setting};
+use gesta_cluster::{Config, Note, Preparation, Readiness, Sign, Stop};
 use gesta_core::LogId;
 use gesta_core::registry::{Beat, NodeId, NodeInfo};
 

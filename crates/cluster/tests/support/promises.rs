@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use gesta_cluster::membership::{Change, Changed};
+use gesta_cluster::core::{Change, Changed};
 use gesta_core::registry::{LeaseEpoch, Look, NodeId};
 use gesta_core::{Incarnation, LogId};
 
@@ -111,7 +111,7 @@ impl Promises {
         let Some(placement) = process
             .core
             .as_ref()
-            .map(gesta_cluster::membership::Core::placement)
+            .map(gesta_cluster::core::Core::placement)
         else {
             return;
         };

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use gesta_cluster::membership::Sign;
 use gesta_cluster::memory::MemoryRegistry;
-use gesta_cluster::{Membership, Options, Progress, WithoutLinks};
+use gesta_cluster::{Membership, Options, Progress, Sign, WithoutLinks};
 use gesta_core::backend::Backend;
 use gesta_core::registry::{
     Beat, Claim, ClusterVersion, Generation, HandOver, Join, LeaseEpoch, Look, MOVES_MAX,
@@ -439,9 +438,9 @@ async fn member(url: &str, number: usize) -> Membership {
     let options = Options {
         info: info(number),
         // The time between beats is the usual one: a node must not look dead because the machine is busy.
-        config: gesta_cluster::membership::Config {
+        config: gesta_cluster::Config {
             settle: Duration::from_millis(500),
-            ..gesta_cluster::membership::Config::default()
+            ..gesta_cluster::Config::default()
         },
     };
     let registry = open(url).await.registry().expect("shared");

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use gesta_link::cores::{CallVerdict, Input as LinkInput, Output, Refusal, Violation};
+use gesta_link::core::{CallVerdict, Input as LinkInput, Output, Refusal, Violation};
 use gesta_link::{ForwardError, Hint, Patience, ReturnReason, RouteOwner};
-use gesta_node::cores::{Change, Changed, Next, encode, hint, next};
+use gesta_node::core::{Change, Changed, Next, encode, hint, next};
 
 use super::*;
 use gesta_core::KnownEnd;

@@ -5,7 +5,7 @@
 //! is stronger than any run of the real membership (`gesta-cluster` has a simulation of its own), and right: a lease is
 //! advice, never evidence, so no promise to a caller may rest on it.
 
-use gesta_link::cores::{Input as LinkInput, LinkState};
+use gesta_link::core::{Input as LinkInput, LinkState};
 
 use super::*;
 use crate::nodes::{Believed, CREDIT, placement};
