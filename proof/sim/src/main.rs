@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use gesta_sim::Finding;
 use gesta_sim::choices::Choices;
-use gesta_sim::schedule::{Form, Trace};
+use gesta_sim::worlds::pipeline::schedule::{Form, Trace};
 
 /// Simulates the append pipeline, and nodes that forward to each other, under random schedules of faults.
 #[derive(Parser)]

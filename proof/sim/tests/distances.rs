@@ -26,7 +26,7 @@ use gesta_core::{
     Append, EventData, EventType, ExpectedRevision, Incarnation, LogId, Moment, Now, StreamId,
     Timestamp,
 };
-use gesta_sim::database::Database;
+use gesta_sim::worlds::pipeline::database::Database;
 use uuid::Uuid;
 
 const LOG: LogId = LogId(0);

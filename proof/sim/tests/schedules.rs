@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use gesta_kit::depth;
 use gesta_sim::choices::Choices;
-use gesta_sim::schedule::{self, Form, Trace};
+use gesta_sim::worlds::pipeline::schedule::{self, Form, Trace};
 
 /// Goal: no schedule of faults breaks a promise. `GESTA_SEED` replays.
 #[test]

@@ -13,9 +13,9 @@ use gesta_core::{
     Result, Revision, StreamId, Tag,
 };
 
-use crate::archive::{self, Archive, Double, Former, StoredCopy, Window};
-use crate::database::{Database, StreamTruth, incarnation};
-use crate::process::{POISON, Troubles};
+use crate::worlds::pipeline::archive::{self, Archive, Double, Former, StoredCopy, Window};
+use crate::worlds::pipeline::database::{Database, StreamTruth, incarnation};
+use crate::worlds::pipeline::process::{POISON, Troubles};
 
 /// What a command asks of one stream.
 #[derive(Debug, Clone)]

@@ -10,8 +10,8 @@ use gesta_core::backend::{Row, WriterEpoch};
 use gesta_core::{EventId, Position, Revision, StreamId, Tag, Tags};
 use gesta_kit::database::Stored;
 
-use crate::clock::Clock;
-use crate::database::Database;
+use crate::worlds::pipeline::clock::Clock;
+use crate::worlds::pipeline::database::Database;
 
 /// A copy of an event that was stored.
 #[derive(Debug, Clone)]

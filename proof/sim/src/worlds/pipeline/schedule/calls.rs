@@ -9,7 +9,9 @@ use gesta_node::core::{Change, Changed, Next, encode, hint, next};
 use super::*;
 use gesta_core::KnownEnd;
 
-use crate::nodes::{Back, Forth, LOG, Payload, Reply, SentChange, Taken, What, node_at};
+use crate::worlds::pipeline::nodes::{
+    Back, Forth, LOG, Payload, Reply, SentChange, Taken, What, node_at,
+};
 
 /// Longest time that a frame is under way. A frame that takes longer is lost: the link is dead after a few seconds
 /// without an answer.

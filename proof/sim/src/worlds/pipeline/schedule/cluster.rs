@@ -8,7 +8,7 @@
 use gesta_link::core::{Input as LinkInput, LinkState};
 
 use super::*;
-use crate::nodes::{Believed, CREDIT, placement};
+use crate::worlds::pipeline::nodes::{Believed, CREDIT, placement};
 
 /// The faults in the table of [`World::step_of_nodes`].
 pub(super) const FAULTS: Faults = Faults {

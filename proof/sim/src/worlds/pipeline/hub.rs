@@ -11,7 +11,7 @@ use gesta_core::{Checkpoint, EventId, LogId, Position, SharedEvent};
 use gesta_tail::core::{Interest, Lane, Taken, Task, Work};
 use tokio::sync::watch;
 
-use crate::database::{Database, incarnation};
+use crate::worlds::pipeline::database::{Database, incarnation};
 
 /// Most events that the ring holds. They are few, so that positions of subscribers often lie before it.
 const RING_EVENTS_MAX: usize = 6;

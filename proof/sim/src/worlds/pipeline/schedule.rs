@@ -23,15 +23,17 @@ use gesta_core::{
 
 use self::emphasis::{Emphasis, Faults};
 
-use crate::archive::{Archive, Former, Window, name};
 use crate::choices::Choices;
-use crate::clock::Clock;
-use crate::database::{Database, incarnation};
-use crate::model::{
+use crate::worlds::pipeline::archive::{Archive, Former, Window, name};
+use crate::worlds::pipeline::clock::Clock;
+use crate::worlds::pipeline::database::{Database, incarnation};
+use crate::worlds::pipeline::model::{
     About, Known, Model, NoMatch, Record, StreamClaim, StreamRequest, Way, is_not_stored,
 };
-use crate::nodes::{Lane, Living, NODES, Node, Ticket};
-use crate::process::{Bounds, GIVE_UP_AFTER, NARROW_WINDOW, POISON, Process, WINDOW};
+use crate::worlds::pipeline::nodes::{Lane, Living, NODES, Node, Ticket};
+use crate::worlds::pipeline::process::{
+    Bounds, GIVE_UP_AFTER, NARROW_WINDOW, POISON, Process, WINDOW,
+};
 
 /// Number of processes that append to the log, if they are no nodes.
 const PROCESSES: usize = 2;

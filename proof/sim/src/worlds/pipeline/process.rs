@@ -15,9 +15,9 @@ use gesta_core::{
     Appended, Error, ErrorKind, IdempotencyWindow, KnownEnd, LogId, Moment, Now, Position, Result,
 };
 
-use crate::database::{Database, incarnation};
-use crate::hub::Hub;
-use crate::nodes::Ticket;
+use crate::worlds::pipeline::database::{Database, incarnation};
+use crate::worlds::pipeline::hub::Hub;
+use crate::worlds::pipeline::nodes::Ticket;
 
 /// Type of the events that the database refuses.
 pub const POISON: &str = "poison";

@@ -1,0 +1,3 @@
+//! The worlds of the simulation.
+
+pub mod pipeline;
