@@ -1,3 +1,15 @@
 //! The worlds of the simulation.
 
+pub mod link;
 pub mod pipeline;
+
+use crate::driver::World;
+
+/// All worlds.
+pub static ALL: [&World; 2] = [&pipeline::WORLD, &link::WORLD];
+
+/// Returns the world with this name.
+#[must_use]
+pub fn by_name(name: &str) -> Option<&'static World> {
+    ALL.into_iter().find(|world| world.name == name)
+}

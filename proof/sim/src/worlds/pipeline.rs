@@ -34,3 +34,23 @@ pub mod model;
 pub mod nodes;
 pub mod process;
 pub mod schedule;
+
+use self::schedule::Form as Kind;
+use crate::driver::{Form, World};
+
+/// The world.
+pub static WORLD: World = World {
+    name: "pipeline",
+    forms: &[
+        Form {
+            name: "processes",
+            turns: 1,
+            run: |schedule| schedule::run(Kind::Processes, schedule),
+        },
+        Form {
+            name: "nodes",
+            turns: 1,
+            run: |schedule| schedule::run(Kind::Nodes, schedule),
+        },
+    ],
+};

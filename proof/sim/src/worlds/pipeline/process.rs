@@ -15,6 +15,7 @@ use gesta_core::{
     Appended, Error, ErrorKind, IdempotencyWindow, KnownEnd, LogId, Moment, Now, Position, Result,
 };
 
+use crate::driver::convention::step;
 use crate::worlds::pipeline::database::{Database, incarnation};
 use crate::worlds::pipeline::hub::Hub;
 use crate::worlds::pipeline::nodes::Ticket;
@@ -156,8 +157,7 @@ impl Process {
 
     /// Lets the sequencer work, and does what it asks for.
     pub fn work(&mut self, now: Now) {
-        self.sequencer.work(now);
-        for output in self.sequencer.take_outputs() {
+        for output in step(&mut self.sequencer, now) {
             match output {
                 Output::Connect => self.is_connecting = true,
                 Output::Disconnect => {

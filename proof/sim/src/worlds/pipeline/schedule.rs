@@ -24,6 +24,7 @@ use gesta_core::{
 use self::emphasis::{Emphasis, Faults};
 
 use crate::choices::Choices;
+use crate::driver::{Schedule, Trace};
 use crate::worlds::pipeline::archive::{Archive, Former, Window, name};
 use crate::worlds::pipeline::clock::Clock;
 use crate::worlds::pipeline::database::{Database, incarnation};
@@ -63,9 +64,9 @@ const FAULTS: Faults = Faults {
 type Message = (usize, Signal);
 
 /// Everything on which one schedule acts and at which it looks. So it has more fields than most structs.
-struct World {
+struct World<'a> {
     form: Form,
-    choices: Choices,
+    choices: &'a mut Choices,
     database: Database,
     processes: Vec<Process>,
     /// Clocks of the processes.
@@ -88,7 +89,7 @@ struct World {
     violation: Option<String>,
     is_at_peace: bool,
     /// How many times each thing has happened to calls between nodes.
-    reached: BTreeMap<&'static str, u32>,
+    reached: &'a mut BTreeMap<&'static str, u32>,
     /// Statements of connections that were cut. The database may still execute them.
     limbo: VecDeque<(Arc<Batch>, WriterEpoch)>,
     messages: Vec<Message>,
@@ -121,26 +122,6 @@ pub enum Form {
     Nodes,
 }
 
-impl std::fmt::Display for Form {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Processes => "processes",
-            Self::Nodes => "nodes",
-        })
-    }
-}
-
-impl Form {
-    /// Returns the form of the schedule of a seed. The forms take turns.
-    #[must_use]
-    pub fn of(seed: u64) -> Self {
-        match seed.is_multiple_of(2) {
-            true => Self::Processes,
-            false => Self::Nodes,
-        }
-    }
-}
-
 /// A request that a caller can repeat.
 #[derive(Clone, Debug)]
 enum Request {
@@ -149,76 +130,32 @@ enum Request {
     Metadata(SetStreamMetadata, EventId),
 }
 
-/// Tells whether a schedule prints what happens in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trace {
-    /// The schedule prints nothing.
-    Off,
-    /// The schedule prints each step to standard error.
-    On,
-}
-
-/// Runs a schedule, and returns its choices.
+/// Runs a schedule.
 ///
 /// # Errors
 /// The promise that was broken.
-pub fn run(
-    form: Form,
-    choices: Choices,
-    trace: Trace,
-) -> (std::result::Result<(), String>, Vec<u32>) {
-    let mut world = World::new(form, choices, trace);
+pub fn run(form: Form, schedule: &mut Schedule) -> std::result::Result<(), String> {
+    let mut world = World::new(form, schedule);
     let outcome = world.run();
     if outcome.is_err() {
         world.note(|| format!("{:#?}", world.processes));
     }
-    (outcome, world.choices.into_made())
+    world.count_what_was_reached();
+    outcome
 }
 
-/// Runs a schedule, and returns what has happened in it, and how many times. Tests see by it that schedules reach what
-/// they are about.
-#[must_use]
-pub fn reached(form: Form, choices: Choices) -> BTreeMap<&'static str, u32> {
-    let mut world = World::new(form, choices, Trace::Off);
-    let _ = world.run();
-    for process in &world.processes {
-        let (resumed, begun_anew) = process.hub.resumed;
-        for (what, times) in [
-            ("subscriber resumed", resumed),
-            ("subscriber began anew", begun_anew),
-        ] {
-            if times > 0 {
-                *world.reached.entry(what).or_default() += times;
-            }
-        }
-    }
-    for process in &world.processes {
-        let stats = process.stats();
-        for (what, times) in [
-            ("condition asked the database", stats.condition_lookups),
-            ("condition took turns", stats.condition_turns),
-        ] {
-            *world.reached.entry(what).or_default() += u32::try_from(times).unwrap_or(u32::MAX);
-        }
-    }
-    for double in world.archive.doubles() {
-        let what = match double.former {
-            Former::InWindow => continue,
-            Former::OutOfWindow => "stored again after the window",
-            Former::Removed => "stored again after it was scavenged",
-        };
-        *world.reached.entry(what).or_default() += 1;
-    }
-    world.reached
-}
-
-impl World {
-    fn new(form: Form, mut choices: Choices, trace: Trace) -> Self {
+impl<'a> World<'a> {
+    fn new(form: Form, schedule: &'a mut Schedule) -> Self {
+        let Schedule {
+            choices,
+            trace,
+            reached,
+        } = schedule;
         let (processes, nodes, faults) = match form {
             Form::Processes => (PROCESSES, 0, &FAULTS),
             Form::Nodes => (NODES, NODES, &cluster::FAULTS),
         };
-        let emphasis = Emphasis::draw(&mut choices, faults, processes);
+        let emphasis = Emphasis::draw(choices, faults, processes);
         let bounds = Bounds {
             window: match emphasis.is_window_narrow {
                 true => NARROW_WINDOW,
@@ -248,7 +185,7 @@ impl World {
             settled: Vec::new(),
             violation: None,
             is_at_peace: false,
-            reached: BTreeMap::new(),
+            reached,
             limbo: VecDeque::new(),
             messages: Vec::new(),
             model: Model::default(),
@@ -258,7 +195,7 @@ impl World {
             ids: 0,
             requests: Vec::new(),
             emphasis,
-            trace,
+            trace: *trace,
         };
         let start = |number| Process::start(&world.database, bounds, world.now_of(number));
         world.processes = (0..processes).map(start).collect();
@@ -273,8 +210,34 @@ impl World {
     }
 
     fn note(&self, what: impl FnOnce() -> String) {
-        if self.trace == Trace::On {
-            eprintln!("{:>10.3} {}", self.time.as_secs_f64(), what());
+        self.trace.note(self.time, what);
+    }
+
+    /// Counts what shows only at the end.
+    fn count_what_was_reached(&mut self) {
+        let mut times: Vec<(&'static str, u32)> = Vec::new();
+        for process in &self.processes {
+            let (resumed, begun_anew) = process.hub.resumed;
+            let stats = process.stats();
+            let asked = u32::try_from(stats.condition_lookups).unwrap_or(u32::MAX);
+            let turns = u32::try_from(stats.condition_turns).unwrap_or(u32::MAX);
+            times.extend([
+                ("subscriber resumed", resumed),
+                ("subscriber began anew", begun_anew),
+                ("condition asked the database", asked),
+                ("condition took turns", turns),
+            ]);
+        }
+        times.extend(self.archive.doubles().iter().filter_map(|double| {
+            let what = match double.former {
+                Former::InWindow => return None,
+                Former::OutOfWindow => "stored again after the window",
+                Former::Removed => "stored again after it was scavenged",
+            };
+            Some((what, 1))
+        }));
+        for (what, times) in times.into_iter().filter(|(_, times)| *times > 0) {
+            *self.reached.entry(what).or_default() += times;
         }
     }
 

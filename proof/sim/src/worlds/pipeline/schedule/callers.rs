@@ -3,7 +3,7 @@
 use super::faults::Ending;
 use super::*;
 
-impl World {
+impl World<'_> {
     pub(super) fn pick_stream(&mut self) -> StreamId {
         let which = self.choices.index(self.emphasis.streams);
         StreamId::from_stored(STREAMS[which].into())

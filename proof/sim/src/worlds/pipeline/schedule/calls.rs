@@ -17,7 +17,7 @@ use crate::worlds::pipeline::nodes::{
 /// without an answer.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(60);
 
-impl World {
+impl World<'_> {
     // ---- the edge ----
 
     /// Forwards what a caller asks for. Events without ids get ids now, before the first attempt.

@@ -12,7 +12,7 @@ const AWAKE_MIN: usize = 1;
 /// The moment that the clocks of processes show at the start of a schedule.
 pub(super) const START: Moment = Moment(Duration::from_secs(3_600));
 
-impl World {
+impl World<'_> {
     /// Returns what the clocks of a process show.
     pub(super) fn now_of(&self, number: usize) -> Now {
         let clock = &self.clocks[number];

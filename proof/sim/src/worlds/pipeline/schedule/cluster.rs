@@ -26,7 +26,7 @@ pub(super) const STEPS_MAX: u32 = 300;
 /// Number of newest lanes among which the next lane is chosen.
 const LANES_MAX: usize = 5;
 
-impl World {
+impl World<'_> {
     pub(super) fn step_of_nodes(&mut self, kind: u32) {
         match kind {
             0..=32 => self.go_on(),

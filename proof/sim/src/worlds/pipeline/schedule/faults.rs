@@ -13,7 +13,7 @@ pub(super) enum Ending {
     Scavenge,
 }
 
-impl World {
+impl World<'_> {
     /// Lets the database execute a statement whose connection was lost, or never see it.
     pub(super) fn execute_lost(&mut self) {
         if let Some((batch, epoch)) = self.limbo.pop_front()

@@ -7,7 +7,7 @@ use super::*;
 /// database, such as a full disk, that long if nothing is appended meanwhile.
 const UNATTENDED_MAX: Duration = Duration::from_secs(120);
 
-impl World {
+impl World<'_> {
     /// Ends the faults. Then everything must be answered soon, and appends must succeed again.
     pub(super) fn end_in_peace(&mut self) -> std::result::Result<(), String> {
         self.note(|| "peace".to_owned());
