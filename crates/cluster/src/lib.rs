@@ -8,12 +8,10 @@
 //! Not here: connections between nodes, forwarding of calls, the tables (`gesta-postgres`).
 //!
 //! * `membership`: the pure core that decides; `shell`: the task that connects the core with a registry;
-//! * `placement`: what the rest of a node sees of it; `timings`: how long all of it takes;
-//! * `memory`: a registry in memory with faults, for tests.
+//! * `placement`: what the rest of a node sees of it; `timings`: how long all of it takes.
 
 mod clock;
 mod membership;
-pub mod memory;
 mod placement;
 mod shell;
 mod timings;

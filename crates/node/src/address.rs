@@ -153,8 +153,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use gesta_cluster::memory::MemoryRegistry;
     use gesta_core::registry::{Beat, Generation, Join, NodeId, NodeInfo};
+    use gesta_kit::registry::MemoryRegistry;
 
     use super::*;
 

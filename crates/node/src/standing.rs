@@ -189,10 +189,10 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use gesta_cluster::memory::MemoryRegistry;
     use gesta_core::registry::{
         Claim, ClusterVersion, Generation, Join, NodeInfo, NodeState, Registry, Tenure,
     };
+    use gesta_kit::registry::MemoryRegistry;
 
     use super::*;
 

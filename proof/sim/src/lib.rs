@@ -11,6 +11,12 @@
 //! * `choices`: what a schedule is made of; `driver`: runs, searches, shrinks and replays schedules;
 //! * `worlds`: what they act on.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a panic is a broken promise: the driver finds, shrinks and replays it"
+)]
+
 pub mod choices;
 pub mod driver;
 pub mod worlds;

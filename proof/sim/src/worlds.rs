@@ -1,12 +1,13 @@
 //! The worlds of the simulation.
 
 pub mod link;
+pub mod membership;
 pub mod pipeline;
 
 use crate::driver::World;
 
 /// All worlds.
-pub static ALL: [&World; 2] = [&pipeline::WORLD, &link::WORLD];
+pub static ALL: [&World; 3] = [&pipeline::WORLD, &link::WORLD, &membership::WORLD];
 
 /// Returns the world with this name.
 #[must_use]

@@ -17,7 +17,7 @@ use gesta_kit::depth;
 use gesta_sim::choices::Choices;
 use gesta_sim::driver::search::Search;
 use gesta_sim::driver::{self, Found, Trace, World};
-use gesta_sim::worlds::{self, link, pipeline};
+use gesta_sim::worlds::{self, link, membership, pipeline};
 
 /// Runs schedules of a world for so many seconds, and in the deep form for so many others. `GESTA_SEED` replays.
 fn search(world: &'static World, seconds: u64, deep_seconds: u64) {
@@ -76,6 +76,13 @@ fn pipelines_and_nodes_break_no_promise() {
 #[test]
 fn lanes_break_no_promise() {
     search(&link::WORLD, 5, 300);
+}
+
+/// Goal: after each event of a schedule the promises of leases hold, and after some quiet every log has one owner that
+/// knows it; then the logs are balanced.
+#[test]
+fn memberships_break_no_promise() {
+    search(&membership::WORLD, 8, 900);
 }
 
 /// Goal: schedules do reach what they are about.
@@ -139,6 +146,20 @@ fn schedules_of_lanes_reach_every_outcome() {
     ];
     assert_reached(&times, 6, &outcomes);
     assert_reached(&times, 1_001, &["lane"]);
+}
+
+/// The same for memberships: nodes are declared dead, and logs move.
+#[test]
+fn random_schedules_of_memberships_reach_what_they_are_about() {
+    let random = membership::WORLD.form("random").expect("it is there");
+    let mut times: BTreeMap<&str, u32> = BTreeMap::new();
+    for seed in 0..20 {
+        let end = driver::run(random, Choices::from_seed(seed), Trace::Off);
+        for (what, count) in end.reached {
+            *times.entry(what).or_default() += count;
+        }
+    }
+    assert_reached(&times, 20, &["death", "move"]);
 }
 
 /// Goal: a schedule is nothing but its choices: the same ones give the same end.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use gesta_cluster::memory::MemoryRegistry;
 use gesta_cluster::{Membership, Options, Progress, Sign, WithoutLinks};
 use gesta_core::backend::Backend;
 use gesta_core::registry::{
@@ -16,6 +15,7 @@ use gesta_core::registry::{
 };
 use gesta_core::{ErrorKind, LogId};
 use gesta_kit::depth;
+use gesta_kit::registry::MemoryRegistry;
 use gesta_postgres::schema;
 use gesta_rig::{FaultProxy, Server, ServerConfig, shared};
 use rand::rngs::SmallRng;

@@ -1,4 +1,4 @@
-//! A registry in memory, the simplest correct one, with the faults that a real one has. This registry is for tests.
+//! A registry in memory, the simplest correct one, with the faults that a real one has.
 //!
 //! Invariants: those of [`Registry`]; each statement reads only the row that it changes. `Tables` are the rows and what
 //! the statements do; [`MemoryRegistry`] serves them to several nodes of one process.
@@ -11,8 +11,6 @@ use gesta_core::registry::{
     Move, MoveReason, NodeId, NodeRow, NodeState, Registry, Suspect, Tenure, UNREACHABLE_MAX,
 };
 use gesta_core::{Error, Incarnation, LogId, Result, Timestamp};
-
-use crate::membership::{Change, Changed};
 
 /// The rows of a registry.
 #[derive(Clone, Debug)]
@@ -112,19 +110,6 @@ impl Tables {
             is_registered,
             ..self.look()
         }
-    }
-
-    /// Makes any of the changes.
-    pub fn change(&mut self, change: &Change) -> Changed {
-        Changed::Done(match change {
-            Change::Join(join) => return Changed::Joined(self.join(join)),
-            Change::Claim(claims) => return Changed::Claimed(self.claim(claims)),
-            Change::SetState(node, generation, state) => self.set_state(*node, *generation, *state),
-            Change::DeclareDead(suspect) => self.declare_dead(*suspect),
-            Change::SetNextOwner(log, epoch, to) => self.set_next_owner(*log, *epoch, *to),
-            Change::HandOver(hand_over) => self.hand_over(*hand_over),
-            Change::Release(tenure) => self.release(*tenure),
-        })
     }
 
     /// Does [`Registry::set_state`].
@@ -340,24 +325,12 @@ impl MemoryRegistry {
         }
         Ok(state)
     }
-
-    fn change(&self, change: Change) -> Result<Changed> {
-        Ok(self.reach()?.tables.change(&change))
-    }
-
-    fn done(&self, change: Change) -> Result<bool> {
-        self.change(change)
-            .map(|changed| changed == Changed::Done(true))
-    }
 }
 
 #[async_trait]
 impl Registry for MemoryRegistry {
     async fn join(&self, join: &Join) -> Result<NodeId> {
-        match self.change(Change::Join(join.clone()))? {
-            Changed::Joined(node) => Ok(node),
-            other => Err(Error::corrupt(format!("a joining gave {other:?}"))),
-        }
+        Ok(self.reach()?.tables.join(join))
     }
 
     async fn beat(&self, beat: &Beat) -> Result<Look> {
@@ -373,7 +346,7 @@ impl Registry for MemoryRegistry {
     }
 
     async fn declare_dead(&self, suspect: Suspect) -> Result<bool> {
-        self.done(Change::DeclareDead(suspect))
+        Ok(self.reach()?.tables.declare_dead(suspect))
     }
 
     async fn set_state(
@@ -382,14 +355,11 @@ impl Registry for MemoryRegistry {
         generation: Generation,
         state: NodeState,
     ) -> Result<bool> {
-        self.done(Change::SetState(node, generation, state))
+        Ok(self.reach()?.tables.set_state(node, generation, state))
     }
 
     async fn claim(&self, claims: &[Claim]) -> Result<Vec<LogId>> {
-        match self.change(Change::Claim(claims.to_vec()))? {
-            Changed::Claimed(got) => Ok(got),
-            other => Err(Error::corrupt(format!("a claim gave {other:?}"))),
-        }
+        Ok(self.reach()?.tables.claim(claims))
     }
 
     async fn set_next_owner(
@@ -398,15 +368,15 @@ impl Registry for MemoryRegistry {
         epoch: LeaseEpoch,
         to: Option<NodeId>,
     ) -> Result<bool> {
-        self.done(Change::SetNextOwner(log, epoch, to))
+        Ok(self.reach()?.tables.set_next_owner(log, epoch, to))
     }
 
     async fn hand_over(&self, hand_over: HandOver) -> Result<bool> {
-        self.done(Change::HandOver(hand_over))
+        Ok(self.reach()?.tables.hand_over(hand_over))
     }
 
     async fn release(&self, tenure: Tenure) -> Result<bool> {
-        self.done(Change::Release(tenure))
+        Ok(self.reach()?.tables.release(tenure))
     }
 
     async fn pin(&self, log: LogId, to: Option<NodeId>) -> Result<()> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gesta_core::Moment;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub(super) struct Clock {
     /// What it shows at the start of the simulation.
     offset: Duration,
     /// Its rate, per cent of the true one.
@@ -19,21 +19,21 @@ impl Default for Clock {
 }
 
 impl Clock {
-    pub(crate) fn new(offset: Duration, percent: u32) -> Self {
+    pub(super) fn new(offset: Duration, percent: u32) -> Self {
         Self { offset, percent }
     }
 
-    pub(crate) fn local(&self, now: Duration) -> Moment {
+    pub(super) fn local(&self, now: Duration) -> Moment {
         Moment(self.offset + now * self.percent / 100)
     }
 
     /// How long it takes, in true time, until it has advanced so far.
-    pub(crate) fn takes(&self, time: Duration) -> Duration {
+    pub(super) fn takes(&self, time: Duration) -> Duration {
         time * 100 / self.percent + Duration::from_nanos(2)
     }
 
     /// When it shows at least this, in true time.
-    pub(crate) fn reaches(&self, moment: Moment) -> Duration {
+    pub(super) fn reaches(&self, moment: Moment) -> Duration {
         self.takes(moment.0.saturating_sub(self.offset))
     }
 }

@@ -3,30 +3,29 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use gesta_cluster::core::{Changed, Input};
-use gesta_cluster::memory::Tables;
+use gesta_cluster::core::{Change, Changed, Input};
 use gesta_core::{Error, Incarnation, Timestamp};
-use rand::RngExt;
+use gesta_kit::registry::Tables;
 use uuid::Uuid;
 
 use super::process::{Request, Run, Wait};
-use super::{Event, World};
+use super::{Cluster, Event};
 
 #[derive(Debug)]
-pub(crate) struct Database {
-    pub(crate) tables: Tables,
-    pub(crate) is_down: bool,
+pub(super) struct Database {
+    pub(super) tables: Tables,
+    pub(super) is_down: bool,
     /// Changes are not answered, and have no effect.
-    pub(crate) hangs_changes: bool,
+    pub(super) hangs_changes: bool,
     /// Steps of its clock.
-    pub(crate) clock_error: i64,
+    pub(super) clock_error: i64,
     /// States of before, for fail-overs: one each 200 ms of the last two seconds.
     past: VecDeque<(Duration, Tables)>,
     lives: u128,
 }
 
 impl Database {
-    pub(crate) fn new(logs: u16) -> Self {
+    pub(super) fn new(logs: u16) -> Self {
         Self {
             tables: Tables::new(logs, Incarnation(Uuid::from_u128(1))),
             is_down: false,
@@ -37,7 +36,7 @@ impl Database {
         }
     }
 
-    pub(crate) fn advance(&mut self, now: Duration) {
+    pub(super) fn advance(&mut self, now: Duration) {
         let micros = i64::try_from(now.as_micros()).expect("fits") + self.clock_error;
         self.tables.now = Timestamp(micros + 1_000_000_000_000);
     }
@@ -63,9 +62,9 @@ impl Database {
     }
 }
 
-impl World {
+impl Cluster<'_> {
     /// A fail-over that loses up to two seconds.
-    pub(crate) fn fail_over(&mut self) {
+    pub(super) fn fail_over(&mut self) {
         if let Some(at) = self.database.fail_over() {
             self.promises.failed_over(at);
         }
@@ -83,7 +82,7 @@ impl World {
             }
             Request::Change(change) => {
                 let before = self.database.tables.look();
-                let changed = self.database.tables.change(change);
+                let changed = change_of(&mut self.database.tables, change);
                 if let Changed::Joined(node) = changed {
                     self.processes[process].id = Some(node);
                     self.promises.beaten(node, self.now);
@@ -108,16 +107,16 @@ impl World {
         }
         if self.database.is_down || node.is_cut {
             // The connection is refused, or nothing comes back: then the time-out tells.
-            if self.random.random_bool(0.5) {
+            if self.choices.chance(1, 2) {
                 let input = failed(is_beat);
                 self.arrive_after(Duration::from_millis(1), process, life, wait, input);
             }
             return;
         }
-        if self.random.random_range(0..1_000) < self.roughness.lost {
+        if self.choices.chance(self.roughness.lost, 1_000) {
             return self.lose(process, request);
         }
-        if node.run == Run::Killed && node.life == life && self.random.random_bool(0.5) {
+        if node.run == Run::Killed && node.life == life && self.choices.chance(1, 2) {
             // It was sent by a process that is gone: it takes effect, or not.
             return;
         }
@@ -128,17 +127,30 @@ impl World {
 
     /// A statement that gets no answer: it takes effect at once, or late, or never.
     fn lose(&mut self, process: usize, request: Request) {
-        let late = match self.random.random_range(0..3) {
+        let late = match self.choices.pick(3) {
             0 => return,
             1 => Duration::ZERO,
-            _ => Duration::from_millis(self.random.random_range(1..20_000)),
+            _ => Duration::from_millis(u64::from(1 + self.choices.pick(20_000))),
         };
         self.schedule(self.now + late, Event::Late { process, request });
     }
 
     pub(super) fn latency(&mut self) -> Duration {
-        Duration::from_micros(self.random.random_range(100..5_000))
+        Duration::from_micros(u64::from(100 + self.choices.pick(4_900)))
     }
+}
+
+/// Makes any of the changes.
+fn change_of(tables: &mut Tables, change: &Change) -> Changed {
+    Changed::Done(match change {
+        Change::Join(join) => return Changed::Joined(tables.join(join)),
+        Change::Claim(claims) => return Changed::Claimed(tables.claim(claims)),
+        Change::SetState(node, generation, state) => tables.set_state(*node, *generation, *state),
+        Change::DeclareDead(suspect) => tables.declare_dead(*suspect),
+        Change::SetNextOwner(log, epoch, to) => tables.set_next_owner(*log, *epoch, *to),
+        Change::HandOver(hand_over) => tables.hand_over(*hand_over),
+        Change::Release(tenure) => tables.release(*tenure),
+    })
 }
 
 pub(super) fn failed(is_beat: bool) -> Input {

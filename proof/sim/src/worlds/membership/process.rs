@@ -9,13 +9,12 @@ use gesta_cluster::{Config, Note, Preparation, Readiness, Sign, Stop};
 use gesta_core::LogId;
 use gesta_core::registry::{Beat, NodeId, NodeInfo};
 
-use rand::RngExt;
-
 use super::database::failed;
-use super::{Clock, Event, World};
+use super::{Clock, Cluster, Event};
+use crate::driver::convention::step;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Run {
+pub(super) enum Run {
     Running,
     Paused,
     Killed,
@@ -24,40 +23,40 @@ pub(crate) enum Run {
 
 /// A statement.
 #[derive(Clone, Debug)]
-pub(crate) enum Request {
+pub(super) enum Request {
     Beat(Beat),
     Change(Change),
 }
 
 /// What an answer belongs to; one that is no longer awaited is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wait {
+pub(super) enum Wait {
     Beat(u64),
     Change(u64),
     Nothing,
 }
 
 #[derive(Debug)]
-pub(crate) struct Process {
-    pub(crate) number: usize,
-    pub(crate) clock: Clock,
-    pub(crate) build: String,
-    pub(crate) run: Run,
+pub(super) struct Process {
+    pub(super) number: usize,
+    pub(super) clock: Clock,
+    pub(super) build: String,
+    pub(super) run: Run,
     /// Cut off from the database.
-    pub(crate) is_cut: bool,
+    pub(super) is_cut: bool,
     /// Logs whose pipeline hangs.
-    pub(crate) stuck: BTreeSet<LogId>,
+    pub(super) stuck: BTreeSet<LogId>,
     /// False: hand-overs hang.
-    pub(crate) hands_over: bool,
-    pub(crate) address: String,
-    pub(crate) id: Option<NodeId>,
-    pub(crate) life: u64,
-    pub(crate) core: Option<Core>,
+    pub(super) hands_over: bool,
+    pub(super) address: String,
+    pub(super) id: Option<NodeId>,
+    pub(super) life: u64,
+    pub(super) core: Option<Core>,
     /// What happened to it while it was paused.
-    pub(crate) held: Vec<Event>,
-    pub(crate) token: u64,
+    pub(super) held: Vec<Event>,
+    pub(super) token: u64,
     /// The log whose hand-over has been sent and not answered.
-    pub(crate) handing_over: Option<LogId>,
+    pub(super) handing_over: Option<LogId>,
     beat: u64,
     change: u64,
     waits: u64,
@@ -129,7 +128,7 @@ impl Process {
         is_awaited
     }
 
-    pub(crate) fn is_mine(&self, log: LogId) -> bool {
+    pub(super) fn is_mine(&self, log: LogId) -> bool {
         self.core
             .as_ref()
             .is_some_and(|core| core.placement().is_mine(log))
@@ -158,7 +157,7 @@ impl Process {
     }
 }
 
-impl World {
+impl Cluster<'_> {
     /// Lets a process do what it can do now.
     pub(super) fn step(&mut self, process: usize) {
         let now = self.now;
@@ -167,8 +166,7 @@ impl World {
         let Some(core) = node.core_if_running() else {
             return;
         };
-        core.work(local);
-        let (outputs, limit) = (core.take_outputs(), core.beat() / 2);
+        let (outputs, limit) = (step(core, local), core.beat() / 2);
         for output in outputs {
             self.perform(process, output, limit);
         }
@@ -198,6 +196,8 @@ impl World {
                 if let Note::Moved { to: Some(to), .. } = note {
                     self.nudge(process, to);
                 }
+                let text = || format!("node {process}: {note}");
+                self.trace.note(self.now, text);
                 self.notes.push((self.now, process, note));
             }
             Output::Stopped(why) => self.processes[process].run = Run::Stopped(why),
@@ -262,7 +262,7 @@ impl World {
         let takers: Vec<_> = takers.map(|node| (node.number, node.life)).collect();
         for (taker, life) in takers {
             let after = self.latency();
-            if !self.loses_messages || self.random.random_bool(0.5) {
+            if !self.loses_messages || self.choices.chance(1, 2) {
                 self.arrive_after(after, taker, life, Wait::Nothing, Input::LookNow);
             }
         }

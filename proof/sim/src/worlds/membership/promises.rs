@@ -12,34 +12,34 @@ use super::{B, D, Database};
 
 /// A node that was declared dead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Death {
-    pub(crate) at: Duration,
-    pub(crate) node: NodeId,
-    pub(crate) by: usize,
+pub(super) struct Death {
+    pub(super) at: Duration,
+    pub(super) node: NodeId,
+    pub(super) by: usize,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Promises {
+pub(super) struct Promises {
     epochs: BTreeMap<LogId, LeaseEpoch>,
     /// The beats that the database holds.
     beaten: BTreeMap<NodeId, Vec<Duration>>,
     /// Who had which tenure, according to any node. What is said about a tenure never changes.
     tenures: HashMap<(Incarnation, LogId, LeaseEpoch), NodeId>,
     versions: HashMap<usize, u64>,
-    pub(crate) deaths: Vec<Death>,
+    pub(super) deaths: Vec<Death>,
     /// Changes of the owner of a log, from one node to another.
-    pub(crate) moves: usize,
+    pub(super) moves: usize,
     /// When each move was, with its log.
-    pub(crate) moved: Vec<(Duration, LogId)>,
+    pub(super) moved: Vec<(Duration, LogId)>,
     /// Nodes may be declared dead although they beat, since links are cut.
-    pub(crate) links_are_cut: bool,
+    pub(super) links_are_cut: bool,
     /// Connections are refused, so nodes may be declared dead early.
-    pub(crate) refuses: bool,
+    pub(super) refuses: bool,
 }
 
 impl Promises {
     /// What was written after this moment is lost, and epochs may be lower now.
-    pub(crate) fn failed_over(&mut self, to: Duration) {
+    pub(super) fn failed_over(&mut self, to: Duration) {
         self.epochs.clear();
         for beats in self.beaten.values_mut() {
             beats.retain(|beat| *beat < to);

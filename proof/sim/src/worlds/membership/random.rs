@@ -1,148 +1,143 @@
-//! Random schedules of everything that can happen to a cluster, each replayed by its seed (`GESTA_SEED`).
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    missing_docs,
-    reason = "tests"
-)]
+//! Random schedules of everything that can happen to a cluster.
 
-mod support;
-
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gesta_cluster::Config;
 use gesta_cluster::core::Input;
 use gesta_core::LogId;
 use gesta_core::registry::NodeState;
-use gesta_kit::depth;
-use rand::rngs::SmallRng;
-use rand::{RngExt, SeedableRng};
-use support::{B, Clock, D, Roughness, Run, SECOND, World};
+
+use super::{B, Clock, Cluster, D, Roughness, Run, SECOND};
+use crate::driver::Schedule;
+
+/// The most nodes of a schedule.
+const NODES_MAX: usize = 7;
 
 /// Goal: after each event of a random schedule the promises hold, and after three D of quiet every log has one owner
 /// that knows it; then the logs are balanced.
-#[test]
-fn random_schedules_break_no_promise_and_end_owned_and_balanced() {
-    let first = depth::seed();
-    let end = Instant::now() + Duration::from_secs(depth::count(8, 900));
-    let mut done = 0;
-    loop {
-        let seed = first.wrapping_add(done);
-        println!("GESTA_SEED={seed}");
-        schedule(seed);
-        done += 1;
-        if Instant::now() >= end {
-            break;
-        }
-    }
-    println!("{done} schedules");
-}
-
-/// Goal: a schedule is its seed: what comes to light can be looked at again.
-#[test]
-fn the_same_seed_gives_the_same_end() {
-    for seed in 0..3 {
-        let ends = [(); 2].map(|()| format!("{:?}", schedule(seed)));
-        assert_eq!(ends[0], ends[1], "seed {seed}");
-    }
-}
-
-fn schedule(seed: u64) -> World {
-    let mut random = SmallRng::seed_from_u64(seed);
-    let logs = random.random_range(1..20);
-    let settle = Duration::from_secs(random.random_range(2..25));
+pub(super) fn random(schedule: &mut Schedule) {
+    let logs = 1 + schedule.choices.pick(19);
+    let settle = Duration::from_secs(u64::from(2 + schedule.choices.pick(23)));
     let config = Config {
         settle,
         ..Config::default()
     };
-    let mut world = World::new(seed, logs, config);
+    let count = u16::try_from(logs).expect("few");
+    let mut world = Cluster::new(schedule, count, config);
     world.loses_messages = true;
-    for _ in 0..random.random_range(1..6) {
-        world.start(clock(&mut random));
+    for _ in 0..=world.choices.pick(5) {
+        let clock = clock(&mut world);
+        world.start(clock);
     }
-    for _ in 0..random.random_range(1..30) {
-        act(&mut world, &mut random);
-        let wait = [50, 500, 3_000, 12_000][random.random_range(0..4)];
-        world.run(Duration::from_millis(random.random_range(0..wait)));
+    for _ in 0..=world.choices.pick(29) {
+        act(&mut world);
+        let wait = [50, 500, 3_000, 12_000][world.choices.index(4)];
+        let wait = Duration::from_millis(u64::from(world.choices.pick(wait)));
+        world.run(wait);
     }
     heal(&mut world);
     // A clock that is a tenth slow takes longer for D.
-    world.run_until("owned", 3 * D * 10 / 9, World::is_owned);
-    world.run(settle * 2 + 3 * SECOND * u32::from(logs));
-    world.run_until("owned", 2 * B, World::is_owned);
+    world.run_until("owned", 3 * D * 10 / 9, Cluster::is_owned);
+    world.run(settle * 2 + 3 * SECOND * logs);
+    world.run_until("owned", 2 * B, Cluster::is_owned);
     world.assert_settled();
-    world
+    let counts = [
+        ("death", world.promises.deaths.len()),
+        ("move", world.moves()),
+        ("note", world.notes.len()),
+    ];
+    for (what, count) in counts {
+        (0..count).for_each(|_| world.reach(what));
+    }
 }
 
-fn clock(random: &mut SmallRng) -> Clock {
-    let offset = Duration::from_millis(random.random_range(0..100_000_000));
-    Clock::new(offset, random.random_range(91..111))
+fn clock(world: &mut Cluster<'_>) -> Clock {
+    let offset = Duration::from_millis(u64::from(world.choices.pick(100_000_000)));
+    let percent = match world.choices.pick(20) {
+        0 => 100,
+        other => 90 + other,
+    };
+    Clock::new(offset, percent)
 }
 
-fn act(world: &mut World, random: &mut SmallRng) {
-    let process = random.random_range(0..world.processes.len());
+fn act(world: &mut Cluster<'_>) {
+    let process = world.choices.index(world.processes.len());
     let run = world.processes[process].run;
-    match random.random_range(0..16) {
-        0 if world.processes.len() < 7 => {
-            world.start(clock(random));
+    let kind = world.choices.pick(17);
+    let text = || format!("node {process}, which is {run:?}: {kind}");
+    world.trace.note(world.now, text);
+    match kind {
+        0 => {}
+        1 if world.processes.len() < NODES_MAX => {
+            let clock = clock(world);
+            world.start(clock);
         }
-        1 => world.kill(process),
-        2 | 3 if !matches!(run, Run::Running | Run::Paused) => world.restart(process),
-        4 if run == Run::Running => world.pause(process),
-        5 => world.resume(process),
-        6 => world.database.is_down = !world.database.is_down,
-        7 => world.processes[process].is_cut ^= true,
-        8 => world.database.clock_error = random.random_range(-3_600_000_000..3_600_000_000),
-        9 => world.fail_over(),
-        10 => world.leave(process),
-        11 => {
-            let state = [NodeState::Up, NodeState::Draining][random.random_range(0..2)];
+        2 => world.kill(process),
+        3 | 4 if !matches!(run, Run::Running | Run::Paused) => world.restart(process),
+        5 if run == Run::Running => world.pause(process),
+        6 => world.resume(process),
+        7 => world.database.is_down = !world.database.is_down,
+        8 => world.processes[process].is_cut ^= true,
+        9 => {
+            let ahead = i64::from(world.choices.pick(3_600)) * 1_000_000;
+            let is_back = world.choices.chance(1, 2);
+            world.database.clock_error = if is_back { -ahead } else { ahead };
+        }
+        10 => world.fail_over(),
+        11 => world.leave(process),
+        12 => {
+            let state = [NodeState::Up, NodeState::Draining][world.choices.index(2)];
             world.drain(process, state);
         }
-        12 => {
-            let lost = [0, 50, 300][random.random_range(0..3)];
+        13 => {
+            let lost = [0, 50, 300][world.choices.index(3)];
             world.roughness = Roughness { lost };
         }
-        13 => {
-            let log = LogId(random.random_range(0..20));
+        14 => {
+            let log = log(world);
             world.processes[process].stuck.insert(log);
         }
-        14 => cut_links(world, random, process),
-        15 => request(world, random),
+        15 => cut_links(world, process),
+        16 => request(world),
         _ => {}
     }
 }
 
+fn log(world: &mut Cluster<'_>) -> LogId {
+    LogId(u16::try_from(world.choices.pick(20)).expect("few"))
+}
+
 /// A node cannot call some others.
-fn cut_links(world: &mut World, random: &mut SmallRng, process: usize) {
+fn cut_links(world: &mut Cluster<'_>, process: usize) {
     world.promises.links_are_cut = true;
-    let ids = world.processes.iter().filter_map(|node| node.id);
-    let unreachable = ids.filter(|_| random.random_bool(0.3)).collect();
+    let ids: Vec<_> = world.processes.iter().filter_map(|node| node.id).collect();
+    let unreachable = ids.into_iter().filter(|_| world.choices.chance(3, 10));
+    let unreachable = unreachable.collect();
     world.input(process, Input::Unreachable(unreachable));
 }
 
 /// People ask for a move, pin a log, or let a node join as draining.
-fn request(world: &mut World, random: &mut SmallRng) {
+fn request(world: &mut Cluster<'_>) {
     let look = world.database.tables.look();
-    let lease = look.leases[random.random_range(0..look.leases.len())];
-    let process = random.random_range(0..world.processes.len());
+    let lease = look.leases[world.choices.index(look.leases.len())];
+    let process = world.choices.index(world.processes.len());
     let to = world.processes[process].id;
-    if random.random_bool(0.2) {
-        let held = random.random_bool(0.5);
-        let address = world.processes[process].address.clone();
-        world.database.tables.hold(&address, held);
-    } else if random.random_bool(0.7) {
-        world
-            .database
-            .tables
-            .set_next_owner(lease.log, lease.epoch, to);
-    } else {
-        world.database.tables.pin(lease.log, to);
+    match world.choices.pick(100) {
+        0..=55 => {
+            let tables = &mut world.database.tables;
+            tables.set_next_owner(lease.log, lease.epoch, to);
+        }
+        56..=79 => world.database.tables.pin(lease.log, to),
+        _ => {
+            let held = world.choices.chance(1, 2);
+            let address = world.processes[process].address.clone();
+            world.database.tables.hold(&address, held);
+        }
     }
 }
 
 /// Everything works again, and nobody wants anything.
-fn heal(world: &mut World) {
+fn heal(world: &mut Cluster<'_>) {
     world.database.is_down = false;
     world.roughness = Roughness::default();
     // The last of the late statements take effect, among them what people wanted before.
