@@ -83,8 +83,6 @@ mod route;
 mod sending;
 mod serve;
 mod server;
-#[cfg(test)]
-mod simulation;
 mod stats;
 
 /// The pure cores of a lane, for simulations.
