@@ -1,5 +1,6 @@
 //! The worlds of the simulation.
 
+pub mod groups;
 pub mod link;
 pub mod membership;
 pub mod pipeline;
@@ -7,7 +8,12 @@ pub mod pipeline;
 use crate::driver::World;
 
 /// All worlds.
-pub static ALL: [&World; 3] = [&pipeline::WORLD, &link::WORLD, &membership::WORLD];
+pub static ALL: [&World; 4] = [
+    &pipeline::WORLD,
+    &link::WORLD,
+    &membership::WORLD,
+    &groups::WORLD,
+];
 
 /// Returns the world with this name.
 #[must_use]

@@ -17,7 +17,7 @@ use gesta_kit::depth;
 use gesta_sim::choices::Choices;
 use gesta_sim::driver::search::Search;
 use gesta_sim::driver::{self, Found, Trace, World};
-use gesta_sim::worlds::{self, link, membership, pipeline};
+use gesta_sim::worlds::{self, groups, link, membership, pipeline};
 
 /// Runs schedules of a world for so many seconds, and in the deep form for so many others. `GESTA_SEED` replays.
 fn search(world: &'static World, seconds: u64, deep_seconds: u64) {
@@ -85,6 +85,12 @@ fn memberships_break_no_promise() {
     search(&membership::WORLD, 8, 900);
 }
 
+/// Goal: whatever consumers do and whenever the process dies, every event is finished or parked in the end.
+#[test]
+fn groups_lose_nothing_whatever_happens() {
+    search(&groups::WORLD, 5, 600);
+}
+
 /// Goal: schedules do reach what they are about.
 #[test]
 fn schedules_of_pipelines_reach_every_outcome() {
@@ -146,6 +152,22 @@ fn schedules_of_lanes_reach_every_outcome() {
     ];
     assert_reached(&times, 6, &outcomes);
     assert_reached(&times, 1_001, &["lane"]);
+}
+
+/// The same for groups.
+#[test]
+fn schedules_of_groups_reach_what_they_are_about() {
+    let times = reached(&groups::WORLD, 100);
+    let all = [
+        "redelivered",
+        "refused",
+        "timed out",
+        "silent",
+        "left behind",
+        "parked",
+        "replayed",
+    ];
+    assert_reached(&times, 20, &all);
 }
 
 /// The same for memberships: nodes are declared dead, and logs move.
