@@ -3,6 +3,7 @@
 pub mod groups;
 pub mod link;
 pub mod membership;
+pub mod moves;
 pub mod pipeline;
 
 use crate::driver::World;

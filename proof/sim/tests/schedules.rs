@@ -17,7 +17,7 @@ use gesta_kit::depth;
 use gesta_sim::choices::Choices;
 use gesta_sim::driver::search::Search;
 use gesta_sim::driver::{self, Found, Trace, World};
-use gesta_sim::worlds::{self, groups, link, membership, pipeline};
+use gesta_sim::worlds::{self, groups, link, membership, moves, pipeline};
 
 /// Runs schedules of a world for so many seconds, and in the deep form for so many others. `GESTA_SEED` replays.
 fn search(world: &'static World, seconds: u64, deep_seconds: u64) {
@@ -89,6 +89,13 @@ fn memberships_break_no_promise() {
 #[test]
 fn groups_lose_nothing_whatever_happens() {
     search(&groups::WORLD, 5, 600);
+}
+
+/// Goal: whatever dies, races, is lost and is set back, nothing is acknowledged beside the log, and nothing that
+/// survives anywhere is lost without a word.
+#[test]
+fn logs_survive_moves_and_losses() {
+    search(&moves::WORLD, 5, 900);
 }
 
 /// Goal: schedules do reach what they are about.
@@ -168,6 +175,13 @@ fn schedules_of_groups_reach_what_they_are_about() {
         "replayed",
     ];
     assert_reached(&times, 20, &all);
+}
+
+/// The same for logs that move: databases are set back, and maps change.
+#[test]
+fn schedules_of_moves_reach_what_they_are_about() {
+    let times = reached(&moves::WORLD, 100);
+    assert_reached(&times, 100, &["loss", "map"]);
 }
 
 /// The same for memberships: nodes are declared dead, and logs move.

@@ -11,26 +11,128 @@
 //! open only in its home, unless a loss has left it open; the store opens whenever nothing of the log is lost; whatever
 //! survives in any database comes back by recovering the log; nothing is given up that was not accepted.
 //!
-//! Exact: no clock, one seed. `GESTA_SEED` names it.
+//!
+//! * `world`: the databases, what they have been, and whoever moves the log; `part`: one of them as a backend;
+//! * `named`, `histories`: schedules that were thought of. They are not in the turns of the random ones, which must
+//!   find by themselves what these tell.
 
 mod histories;
+mod named;
 mod part;
 mod world;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use gesta_core::backend::{
     Backend, Batch, BatchOutcome, LogEnd, LogTail, LogWriter, Purpose, RowId,
 };
-use gesta_core::{ContentType, EventId, EventType, Position, Revision, StreamId, Tags};
-use gesta_kit::depth;
+use gesta_core::{
+    ContentType, ErrorKind, EventId, EventType, LogId, Moving, Position, Revision, RowMark,
+    StreamId, Tags,
+};
+use gesta_several::Several;
+use gesta_several::moving::{Fact, Goal, Loss, Step, next_step};
+use tokio::runtime::{Builder, Runtime};
 
 use self::part::{mark_of, open, parts};
 use self::world::{DATABASES, Goals, LOG, SharedWorld, World, lock};
-use super::*;
-use crate::Several;
-use crate::route::Routes;
+use crate::choices::Choices;
+use crate::driver::{self, Form, Schedule};
+
+/// Makes a form of the random schedules, and one of each named one, which has no turns.
+macro_rules! forms {
+    ($($module:ident { $($name:ident,)* })*) => {
+        &[
+            Form {
+                name: "random",
+                turns: 1,
+                run: |schedule| play(schedule, random),
+            },
+            $($(Form {
+                name: stringify!($name),
+                turns: 0,
+                run: |schedule| play(schedule, $module::$name),
+            },)*)*
+        ]
+    };
+}
+
+/// The world.
+pub static WORLD: driver::World = driver::World {
+    name: "moves",
+    forms: forms! {
+        named {
+            readers_with_an_old_map_find_what_came_after_a_move,
+            a_new_home_that_was_set_back_is_refused_and_the_log_comes_back,
+            a_home_that_was_set_back_to_an_earlier_stay_is_refused,
+            an_operator_chooses_between_copies_that_differ,
+            another_log_or_another_way_waits_its_turn,
+            a_log_that_a_fail_over_has_opened_again_is_closed,
+            a_copy_that_a_fail_over_has_left_open_is_not_the_log,
+            a_home_that_has_not_noted_the_log_is_refused_though_nothing_is_missing,
+            an_answer_counts_only_in_the_history_in_which_it_was_asked_for,
+        }
+        histories {
+            a_log_is_refused_once_a_copy_has_rows_again_that_were_given_up,
+            a_writer_of_an_earlier_history_is_not_used,
+            a_writer_of_the_proof_of_before_is_not_used_once_the_log_is_lost,
+            while_a_database_is_away_the_proof_of_before_counts,
+            a_database_that_hangs_stops_no_log_of_another,
+            calls_to_a_lost_log_ask_once_together,
+            calls_that_follow_a_log_read_once_together,
+            maps_that_contradict_each_other_stop_every_process,
+            a_copy_that_is_open_is_told_of_once,
+        }
+    },
+};
+
+/// The choices of a schedule, lent to a world whose parts live as long as they like.
+struct Lent<'a> {
+    schedule: &'a mut Schedule,
+    world: SharedWorld,
+}
+
+impl<'a> Lent<'a> {
+    fn new(schedule: &'a mut Schedule) -> Self {
+        let nothing = Choices::replay(Vec::new());
+        let choices = std::mem::replace(&mut schedule.choices, nothing);
+        let world = World::shared(choices);
+        Self { schedule, world }
+    }
+}
+
+impl Drop for Lent<'_> {
+    /// Gives the choices back, whatever has happened.
+    fn drop(&mut self) {
+        let world = self.world.lock();
+        let mut world = world.unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut world.choices, &mut self.schedule.choices);
+        (0..world.losses()).for_each(|_| self.schedule.reach("loss"));
+        (1..world.newest().version()).for_each(|_| self.schedule.reach("map"));
+    }
+}
+
+/// Makes the runtime of a schedule. Tests set it to one whose time is paused: then nothing waits for a database that
+/// hangs. Random schedules have none.
+pub static RUNTIME: OnceLock<fn() -> Runtime> = OnceLock::new();
+
+/// Makes a runtime whose time is that of the machine.
+fn unpaused() -> Runtime {
+    let runtime = Builder::new_current_thread().enable_time().build();
+    runtime.expect("starts")
+}
+
+/// Runs a schedule in a runtime of its own.
+fn play<F: Future<Output = ()>>(
+    schedule: &mut Schedule,
+    act: impl FnOnce(SharedWorld) -> F,
+) -> Result<(), String> {
+    let lent = Lent::new(schedule);
+    let runtime = RUNTIME.get().map_or_else(unpaused, |make| make());
+    runtime.block_on(act(SharedWorld::clone(&lent.world)));
+    Ok(())
+}
 
 /// A process of the store.
 struct Process {
@@ -217,34 +319,35 @@ async fn reads(process: &Process, world: &SharedWorld) -> bool {
 async fn rarely(world: &SharedWorld, processes: &mut [Process]) {
     let what = lock(world).below(8);
     match what {
-        0 => lock(world).lose(),
-        1 | 2 => {
+        2 => lock(world).lose(),
+        3 | 4 => {
             let mut here = lock(world);
             here.lose();
             processes.iter().for_each(|one| here.notice_all(one.id));
         }
-        3 => {
+        5 => {
             // It is refused if the log is whole elsewhere, or a database is away.
             let mut world = lock(world);
             let from = Goals::From(world.below(DATABASES), Loss::Accepted);
             drop(world.finish(from));
         }
-        4 | 5 => {
+        6 | 7 => {
             let mut world = lock(world);
             let to = Goals::Move(world.below(DATABASES));
             drop(world.finish(to));
         }
         _ => {}
     }
-    if what == 2 {
+    if what == 4 {
         for process in processes {
             process.go_on(world).await;
         }
     }
 }
 
-async fn one_schedule(seed: u64) {
-    let world = World::shared(seed);
+/// Goal: whatever dies, races, is lost and is set back, nothing is acknowledged beside the log, and nothing that
+/// survives anywhere is lost without a word.
+async fn random(world: SharedWorld) {
     let mut processes = Vec::new();
     for _ in 0..2 {
         processes.push(process(&world).await.expect("a new store"));
@@ -297,294 +400,4 @@ async fn one_schedule(seed: u64) {
         assert!(process.appends(&world).await, "every process goes on");
         assert!(reads(process, &world).await);
     }
-}
-
-/// Goal: whatever dies, races, is lost and is set back, nothing is acknowledged beside the log, and nothing that
-/// survives anywhere is lost without a word.
-#[test]
-fn logs_survive_moves_and_losses() {
-    let seed = depth::seed();
-    println!("GESTA_SEED={seed}");
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build();
-    let runtime = runtime.expect("starts");
-    for schedule in 0..depth::count(1_500, 300_000) {
-        let seed = seed.wrapping_add(schedule);
-        let ran = std::panic::AssertUnwindSafe(|| runtime.block_on(one_schedule(seed)));
-        if let Err(panic) = std::panic::catch_unwind(ran) {
-            println!("after {schedule} schedules: GESTA_SEED={seed} is the one");
-            std::panic::resume_unwind(panic);
-        }
-    }
-}
-
-/// Goal: a process that does not know yet that the log has moved finds what was appended to it since, in whatever way
-/// it reads.
-#[tokio::test]
-async fn readers_with_an_old_map_find_what_came_after_a_move() {
-    for reading in [Reading::Pages, Reading::Tails, Reading::TailsUpTo] {
-        let world = World::shared(1);
-        let mut before = process(&world).await.expect("a new store");
-        for _ in 0..4 {
-            assert!(before.appends(&world).await);
-        }
-        let to = (lock(&world).home() + 1) % DATABASES;
-        lock(&world).finish(Goals::Move(to)).expect("free");
-        let mut other = process(&world).await.expect("whole");
-        assert!(other.appends(&world).await, "in the new home");
-        let found = before.read_by(reading).await.expect("reads");
-        assert_eq!(found.len(), 5, "{reading:?}");
-        let expected = lock(&world).expected();
-        lock(&world).check_read(before.id, &expected, &found);
-    }
-}
-
-/// Goal: the two ways in which a restored database has lost acknowledged events without a word. The first: the log has
-/// moved to a database that is then set back to a moment before.
-#[tokio::test]
-async fn a_new_home_that_was_set_back_is_refused_and_the_log_comes_back() {
-    let world = World::shared(1);
-    let mut process_of_before = process(&world).await.expect("a new store");
-    for _ in 0..3 {
-        assert!(process_of_before.appends(&world).await);
-    }
-    let home = lock(&world).home();
-    let to = (home + 1) % DATABASES;
-    lock(&world).finish(Goals::Move(to)).expect("free");
-    assert!(process_of_before.appends(&world).await, "in the new home");
-    lock(&world).restore_to(to, 0);
-    assert!(process(&world).await.is_none(), "no process opens it");
-    assert!(!process_of_before.appends(&world).await, "none goes on");
-    assert!(process_of_before.read().await.is_none());
-    for goal in [Goals::Undo, Goals::Move(to), Goals::Move(home)] {
-        lock(&world).finish(goal).expect_err("the log is lost");
-    }
-    lock(&world)
-        .finish(Goals::Recover)
-        .expect("all that moved is left");
-    assert_eq!(lock(&world).home(), home, "the old copy is the log");
-    for process in [
-        &mut process_of_before,
-        &mut process(&world).await.expect("whole"),
-    ] {
-        assert!(reads(process, &world).await);
-        assert!(process.appends(&world).await);
-    }
-    assert_eq!(lock(&world).expected().len(), 5);
-}
-
-/// The second: the log has moved away and back to a database that is then set back to its first stay.
-#[tokio::test]
-async fn a_home_that_was_set_back_to_an_earlier_stay_is_refused() {
-    let world = World::shared(2);
-    let mut before = process(&world).await.expect("a new store");
-    for _ in 0..2 {
-        assert!(before.appends(&world).await);
-    }
-    let home = lock(&world).home();
-    let (away, moment) = ((home + 1) % DATABASES, lock(&world).moment(home));
-    assert!(before.appends(&world).await);
-    lock(&world).finish(Goals::Move(away)).expect("free");
-    assert!(before.appends(&world).await);
-    lock(&world).finish(Goals::Move(home)).expect("free");
-    assert!(before.appends(&world).await);
-    lock(&world).restore_to(home, moment);
-    assert!(process(&world).await.is_none(), "no process opens it");
-    assert!(!before.appends(&world).await && before.read().await.is_none());
-    lock(&world)
-        .finish(Goals::Move(away))
-        .expect_err("the log is lost");
-    lock(&world)
-        .finish(Goals::Recover)
-        .expect("the other copy has more");
-    assert_eq!(lock(&world).expected().len(), 4, "what had moved is back");
-    assert!(reads(&before, &world).await && before.appends(&world).await);
-    lock(&world).finish(Goals::Move(home)).expect("free");
-    assert!(reads(&before, &world).await);
-}
-
-/// Goal: of two copies, each of which has events that the other one lacks, none is given up before somebody accepts it.
-#[tokio::test]
-async fn an_operator_chooses_between_copies_that_differ() {
-    let world = World::shared(3);
-    let mut process = process(&world).await.expect("a new store");
-    assert!(process.appends(&world).await);
-    let home = lock(&world).home();
-    let to = (home + 1) % DATABASES;
-    lock(&world).finish(Goals::Move(to)).expect("free");
-    assert!(process.appends(&world).await);
-    lock(&world).append_beside(home);
-    lock(&world)
-        .finish(Goals::Recover)
-        .expect_err("no copy has all");
-    for from in [home, to] {
-        let refused = Goals::From(from, Loss::Refused);
-        lock(&world).finish(refused).expect_err("something is lost");
-    }
-    lock(&world)
-        .finish(Goals::From(to, Loss::Accepted))
-        .expect("accepted");
-    assert!(reads(&process, &world).await && process.appends(&world).await);
-    lock(&world)
-        .finish(Goals::Move(home))
-        .expect("the copy is the log's");
-    assert!(reads(&process, &world).await);
-}
-
-#[test]
-fn another_log_or_another_way_waits_its_turn() {
-    let world = World::shared(4);
-    let mut world = lock(&world);
-    let moving = Moving {
-        log: LogId(2),
-        to: 0,
-    };
-    let announced = world.newest().announced(moving).expect("may go");
-    for place in 0..DATABASES {
-        world.put(place, &announced);
-    }
-    let none = BTreeSet::new();
-    let error = next_step(LOG, Goal::Move(0), &world.facts(), &none).expect_err("busy");
-    assert!(
-        error
-            .to_string()
-            .contains("log 2 is being moved to database 1 of 3"),
-        "{error}"
-    );
-    for goal in [
-        Goal::Undo,
-        Goal::Recover {
-            from: 1,
-            loss: Loss::Accepted,
-        },
-    ] {
-        assert!(next_step(LOG, goal, &world.facts(), &none).is_err());
-    }
-    assert!(next_step(LogId(2), Goal::Move(1), &world.facts(), &none).is_err());
-    assert!(next_step(LogId(9), Goal::Undo, &world.facts(), &none).is_err());
-}
-
-/// Goal: a fail-over of the old database that loses the row which closed the log there leaves it open only until the
-/// next look.
-#[tokio::test]
-async fn a_log_that_a_fail_over_has_opened_again_is_closed() {
-    let world = World::shared(5);
-    let mut process = process(&world).await.expect("a new store");
-    for _ in 0..5 {
-        assert!(process.appends(&world).await);
-    }
-    let mut world = lock(&world);
-    let home = world.home();
-    world.finish(Goals::Move(2)).expect("free");
-    world.open_again(home);
-    let none = BTreeSet::new();
-    let step = next_step(LOG, Goal::Move(2), &world.facts(), &none).expect("a step");
-    let expected = world.newest().version();
-    assert_eq!(
-        step,
-        Step::Close {
-            place: home,
-            expected
-        }
-    );
-    world.finish(Goals::Undo).expect("free");
-    assert!(world.is_closed(home));
-}
-
-/// Goal: a store is no worse for a copy that a fail-over has left open: it opens, and a process that was told of
-/// nothing does not take that copy for the log, whatever it can reach.
-#[tokio::test]
-async fn a_copy_that_a_fail_over_has_left_open_is_not_the_log() {
-    let world = World::shared(8);
-    let mut before = process(&world).await.expect("a new store");
-    for _ in 0..5 {
-        assert!(before.appends(&world).await);
-    }
-    let (home, moment) = {
-        let world = lock(&world);
-        (world.home(), world.moment(world.home()))
-    };
-    let to = (home + 1) % DATABASES;
-    lock(&world).finish(Goals::Move(to)).expect("free");
-    lock(&world).restore_to(home, moment);
-    lock(&world).away[to] = true;
-    assert!(!before.appends(&world).await, "the log may be elsewhere");
-    assert!(before.read().await.is_none());
-    lock(&world).away[to] = false;
-    let mut after = process(&world).await.expect("nothing is lost");
-    for process in [&mut before, &mut after] {
-        assert!(reads(process, &world).await && process.appends(&world).await);
-    }
-    assert_eq!(lock(&world).expected().len(), 7);
-    assert!(!lock(&world).is_closed(home));
-    lock(&world).finish(Goals::Undo).expect("nothing is lost");
-    assert!(lock(&world).is_closed(home), "the next look closes it");
-}
-
-/// Goal: a database that has all events which any database knows of, but has not noted that the log came to it, is not
-/// believed: it was set back, and what was appended to it may be gone.
-#[tokio::test]
-async fn a_home_that_has_not_noted_the_log_is_refused_though_nothing_is_missing() {
-    let world = World::shared(6);
-    let mut process = process(&world).await.expect("a new store");
-    for _ in 0..3 {
-        assert!(process.appends(&world).await);
-    }
-    let mut world = lock(&world);
-    let to = (world.home() + 1) % DATABASES;
-    world.finish(Goals::Move(to)).expect("free");
-    let (mut facts, none) = (world.facts(), BTreeSet::new());
-    let away = (to + 1) % DATABASES;
-    let next = |facts: &[Fact], goal| next_step(LOG, goal, facts, &none);
-    let done = next(&facts, Goal::Move(to)).expect("the log is whole");
-    assert_eq!(done, Step::Done);
-    let noted = facts[to].arrived;
-    let another = noted.wrapping_add(1);
-    for (arrived, closed) in [(0, true), (0, false), (another, true), (another, false)] {
-        (facts[to].arrived, facts[to].closed) = (arrived, closed);
-        for goal in [Goal::Move(to), Goal::Move(away), Goal::Undo] {
-            let error = next(&facts, goal).expect_err("it may have lost events");
-            assert!(matches!(error.kind(), ErrorKind::Corrupt(_)), "{error:?}");
-            assert!(error.to_string().contains("log 1 is lost"), "{error}");
-        }
-    }
-}
-
-/// Goal: what a database answers while its history ends, or that of another one, does not count, since it may show what
-/// is gone, or not be all; it is asked again, but not for ever.
-#[tokio::test]
-async fn an_answer_counts_only_in_the_history_in_which_it_was_asked_for() {
-    let world = World::shared(7);
-    let (parts, process) = parts(&world);
-    let routes = Arc::new(Routes::new(&parts).expect("a new store"));
-    let home = lock(&world).home();
-    // Gives the number of the call, of which the first ones meet the end of a history.
-    let asked = async |place: usize, ends: u64| {
-        let calls = AtomicU64::new(0);
-        let call = |_: &Arc<dyn Backend>| {
-            let call = calls.fetch_add(1, Ordering::Relaxed);
-            if call < ends {
-                let mut world = lock(&world);
-                world.histories[place] += 1;
-                world.notice(process, place);
-            }
-            std::future::ready(Ok(call))
-        };
-        (routes.at(LOG, call).await, calls.load(Ordering::Relaxed))
-    };
-    for place in 0..DATABASES {
-        for ends in [0, 1, 2] {
-            let (answer, calls) = asked(place, ends).await;
-            assert_eq!((answer.expect("proven again"), calls), (ends, ends + 1));
-        }
-    }
-    let (answer, calls) = asked(home, u64::MAX).await;
-    let error = answer.expect_err("no answer counts");
-    assert!(
-        matches!(error.kind(), ErrorKind::Unavailable(_)),
-        "{error:?}"
-    );
-    assert!(error.to_string().contains("again and again"), "{error}");
-    assert_eq!(calls, 3);
 }

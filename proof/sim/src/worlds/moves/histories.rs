@@ -25,8 +25,7 @@ struct GivenUp {
 }
 
 impl GivenUp {
-    async fn new(seed: u64) -> Self {
-        let world = World::shared(seed);
+    async fn new(world: SharedWorld) -> Self {
         let mut process = process(&world).await.expect("a new store");
         for _ in 0..3 {
             assert!(process.appends(&world).await);
@@ -68,9 +67,10 @@ impl GivenUp {
 /// What happened: the database of a copy was failed over, and lost that a row of the copy had been given up. Each
 /// process that was running had proven the log before, asked the home of the log alone, and went on, while none started
 /// any more. Now all go on, or none.
-#[tokio::test]
-async fn a_log_is_refused_once_a_copy_has_rows_again_that_were_given_up() {
-    let mut one = GivenUp::new(9).await;
+pub(super) async fn a_log_is_refused_once_a_copy_has_rows_again_that_were_given_up(
+    world: SharedWorld,
+) {
+    let mut one = GivenUp::new(world).await;
     let [before, with_row] = one.moments;
     one.restore(before);
     assert!(one.process.appends(&one.world).await, "nothing is missing");
@@ -90,9 +90,8 @@ async fn a_log_is_refused_once_a_copy_has_rows_again_that_were_given_up() {
 }
 
 /// Goal: a process that has noticed the loss appends nothing by a writer that it has opened before.
-#[tokio::test]
-async fn a_writer_of_an_earlier_history_is_not_used() {
-    let mut one = GivenUp::new(10).await;
+pub(super) async fn a_writer_of_an_earlier_history_is_not_used(world: SharedWorld) {
+    let mut one = GivenUp::new(world).await;
     let end = one.process.store.log_end(LOG, Purpose::Append).await;
     let end = end.expect("the log is whole");
     let appended = one.process.append_after(&one.world, end).await;
@@ -103,9 +102,10 @@ async fn a_writer_of_an_earlier_history_is_not_used() {
 
 /// What happened: a process went on by the proof of before while a database was away. When that one was back, the log
 /// was found to be lost and every other call was refused, but the writer of before appended on.
-#[tokio::test]
-async fn a_writer_of_the_proof_of_before_is_not_used_once_the_log_is_lost() {
-    let mut one = GivenUp::new(16).await;
+pub(super) async fn a_writer_of_the_proof_of_before_is_not_used_once_the_log_is_lost(
+    world: SharedWorld,
+) {
+    let mut one = GivenUp::new(world).await;
     let third = 3 - one.home - one.copy;
     lock(&one.world).away[third] = true;
     one.restore(one.moments[1]);
@@ -129,9 +129,8 @@ async fn settled() {
 
 /// Goal: a database that is away stops no log of another one that was not set back, and no call waits for it twice;
 /// when it is back, all are asked.
-#[tokio::test]
-async fn while_a_database_is_away_the_proof_of_before_counts() {
-    let mut one = GivenUp::new(11).await;
+pub(super) async fn while_a_database_is_away_the_proof_of_before_counts(world: SharedWorld) {
+    let mut one = GivenUp::new(world).await;
     let third = 3 - one.home - one.copy;
     lock(&one.world).away[third] = true;
     one.restore(one.moments[1]);
@@ -147,9 +146,8 @@ async fn while_a_database_is_away_the_proof_of_before_counts() {
 
 /// What happened: a database that took questions and did not answer them stopped the logs of all others for 40 s and
 /// longer whenever the history of another one had changed. Goal: they wait for it once, and shortly.
-#[tokio::test(start_paused = true)]
-async fn a_database_that_hangs_stops_no_log_of_another() {
-    let mut one = GivenUp::new(13).await;
+pub(super) async fn a_database_that_hangs_stops_no_log_of_another(world: SharedWorld) {
+    let mut one = GivenUp::new(world).await;
     let third = 3 - one.home - one.copy;
     lock(&one.world).hangs[third] = true;
     one.restore(one.moments[1]);
@@ -160,9 +158,8 @@ async fn a_database_that_hangs_stops_no_log_of_another() {
 }
 
 /// Goal: the calls that wait for a lost log at the same time ask each database once.
-#[tokio::test]
-async fn calls_to_a_lost_log_ask_once_together() {
-    let one = GivenUp::new(12).await;
+pub(super) async fn calls_to_a_lost_log_ask_once_together(world: SharedWorld) {
+    let one = GivenUp::new(world).await;
     one.restore(one.moments[1]);
     assert!(one.said().await.contains("log 1 is lost"));
     let before = lock(&one.world).count;
@@ -176,9 +173,7 @@ async fn calls_to_a_lost_log_ask_once_together() {
 }
 
 /// Goal: the calls that follow a log to its new home at the same time read the map of that one once.
-#[tokio::test]
-async fn calls_that_follow_a_log_read_once_together() {
-    let world = World::shared(13);
+pub(super) async fn calls_that_follow_a_log_read_once_together(world: SharedWorld) {
     let process = process(&world).await.expect("a new store");
     let to = (lock(&world).home() + 1) % DATABASES;
     lock(&world).finish(Goals::Move(to)).expect("free");
@@ -193,9 +188,7 @@ async fn calls_that_follow_a_log_read_once_together() {
 }
 
 /// Goal: while two databases keep different maps of one version, no process that runs goes on, as none starts.
-#[tokio::test]
-async fn maps_that_contradict_each_other_stop_every_process() {
-    let world = World::shared(14);
+pub(super) async fn maps_that_contradict_each_other_stop_every_process(world: SharedWorld) {
     let mut before = process(&world).await.expect("a new store");
     assert!(before.appends(&world).await);
     let (id, map) = (before.id, lock(&world).newest().clone());
@@ -226,11 +219,9 @@ async fn maps_that_contradict_each_other_stop_every_process() {
 }
 
 /// Goal: a copy that is open is told of, once, until it is closed.
-#[tokio::test]
-async fn a_copy_that_is_open_is_told_of_once() {
+pub(super) async fn a_copy_that_is_open_is_told_of_once(world: SharedWorld) {
     let warnings = Warnings::default();
     let _collecting = tracing::subscriber::set_default(warnings.clone());
-    let world = World::shared(15);
     let mut process = process(&world).await.expect("a new store");
     assert!(process.appends(&world).await);
     let copy = lock(&world).home();

@@ -18,9 +18,9 @@ use gesta_core::{
     KeepsMap, LogId, MapCopy, Position, RecordedEvent, Result, Revision, RowMark, StreamId, Tags,
     Timestamp, Visibility,
 };
+use gesta_several::{DatabasePart, Several};
 
 use super::world::{DATABASES, Database, LOG, LOGS, Row, SharedWorld, World, lock};
-use crate::{DatabasePart, Several};
 
 /// Opens the store as a process does. Returns it with the number of the process.
 pub(super) async fn open(world: &SharedWorld) -> Result<(Several, usize)> {

@@ -11,6 +11,7 @@ use gesta_core::{DatabaseId, HeldRow, LogId, LogMap, MapCopy, NamedDatabase, Rev
 
 pub(super) use self::mover::Goals;
 use self::mover::Mover;
+use crate::choices::Choices;
 
 pub(super) const LOG: LogId = LogId(1);
 pub(super) const DATABASES: usize = 3;
@@ -132,7 +133,7 @@ pub(super) struct World {
     gone: Vec<RowMark>,
     losses: u64,
     mover: Mover,
-    random: u64,
+    pub(super) choices: Choices,
     next_writer: i64,
     revisions: [u64; 2],
     /// Whether something happens within calls.
@@ -140,7 +141,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn shared(seed: u64) -> SharedWorld {
+    pub(super) fn shared(choices: Choices) -> SharedWorld {
         let named = |n| NamedDatabase {
             id: DatabaseId::random(),
             name: format!("h{n}"),
@@ -175,21 +176,21 @@ impl World {
             gone: Vec::new(),
             losses: 0,
             mover: Mover::new(Goals::Undo),
-            random: seed,
+            choices,
             next_writer: 1,
             revisions: [0; 2],
             trouble: false,
         }))
     }
 
-    /// splitmix64 (Steele et al. 2014).
+    /// Chooses one of `count` things.
     pub(super) fn below(&mut self, count: usize) -> usize {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let z = z ^ (z >> 31);
-        usize::try_from(z % u64::try_from(count).expect("few")).expect("few")
+        self.choices.index(count)
+    }
+
+    /// The choices of another world, which has nothing to do with this one.
+    pub(super) fn fork(&mut self) -> Choices {
+        Choices::from_seed(u64::from(self.choices.pick(u32::MAX)))
     }
 
     pub(super) fn next_writer(&mut self) -> WriterEpoch {
@@ -305,16 +306,16 @@ impl World {
             return;
         }
         match self.below(60) {
-            0..=13 => self.work(),
-            14 => self.lose(),
-            15 => self.scavenge(),
-            16 => self.leave(),
-            17..=19 => self.away = [false; DATABASES],
-            20..=22 => {
+            0..=36 => {}
+            37..=39 => {
                 let process = self.below(self.processes.len());
                 self.notice_all(process);
             }
-            _ => {}
+            40..=42 => self.away = [false; DATABASES],
+            43 => self.leave(),
+            44 => self.scavenge(),
+            45 => self.lose(),
+            _ => self.work(),
         }
     }
 

@@ -5,7 +5,7 @@ use gesta_core::RowMark;
 use super::{Row, World};
 
 impl World {
-    pub(in super::super) fn expected(&self) -> Expected {
+    pub(in crate::worlds::moves) fn expected(&self) -> Expected {
         Expected {
             rows: self.log.clone(),
             gone: self.gone.clone(),
@@ -14,7 +14,7 @@ impl World {
     }
 
     /// Checks what a process has read, when `before` was expected at the beginning of the read.
-    pub(in super::super) fn check_read(
+    pub(in crate::worlds::moves) fn check_read(
         &self,
         process: usize,
         before: &Expected,
@@ -57,14 +57,14 @@ impl World {
 }
 
 /// What a read must show.
-pub(in super::super) struct Expected {
+pub(in crate::worlds::moves) struct Expected {
     rows: Vec<Row>,
     gone: Vec<RowMark>,
     losses: u64,
 }
 
 impl Expected {
-    pub(in super::super) fn len(&self) -> usize {
+    pub(in crate::worlds::moves) fn len(&self) -> usize {
         self.rows.len()
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use gesta_core::{Error, Position, Result, RowMark};
+use gesta_several::moving::{Fact, Goal, Loss, Step, most_complete, next_step};
 
 use super::{DATABASES, Database, LOG, Row, World};
-use crate::moving::{Fact, Goal, Loss, Step, most_complete, next_step};
 
 /// What a mover is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in super::super) enum Goals {
+pub(in crate::worlds::moves) enum Goals {
     Move(usize),
     Undo,
     /// From the copy that has all that is left.
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    pub(in super::super) fn facts(&self) -> Vec<Fact> {
+    pub(in crate::worlds::moves) fn facts(&self) -> Vec<Fact> {
         let arrival = self.newest().arrival(LOG).expect("some");
         let fact = |database: &Database| Fact {
             map: database.copy.map.clone(),
@@ -87,7 +87,7 @@ impl World {
 
     /// A mover dies, and the next one begins with another goal. What the dead one had decided may still be done: the
     /// next one waits for that.
-    pub(in super::super) fn begin(&mut self) {
+    pub(in crate::worlds::moves) fn begin(&mut self) {
         if self.below(2) == 0 {
             self.carry_out();
         }
@@ -105,7 +105,7 @@ impl World {
     }
 
     /// The mover looks and decides, or does what it has decided.
-    pub(in super::super) fn work(&mut self) {
+    pub(in crate::worlds::moves) fn work(&mut self) {
         match self.mover.step {
             Some(_) => self.carry_out(),
             // One that cannot go on ends.
@@ -304,7 +304,7 @@ impl World {
     }
 
     /// Drives to a goal without interruption.
-    pub(in super::super) fn finish(&mut self, goal: Goals) -> Result<()> {
+    pub(in crate::worlds::moves) fn finish(&mut self, goal: Goals) -> Result<()> {
         self.mover = Mover::new(goal);
         for _ in 0..1_000 {
             self.decide()?;
@@ -322,7 +322,7 @@ impl World {
     }
 
     /// Ends all trouble: undoes what was begun, recovers the log if it is lost, and moves it.
-    pub(in super::super) fn settle(&mut self, to: usize) {
+    pub(in crate::worlds::moves) fn settle(&mut self, to: usize) {
         if self.finish(Goals::Undo).is_err() && self.finish(Goals::Recover).is_err() {
             let from = self.below(DATABASES);
             self.finish(Goals::From(from, Loss::Accepted))
