@@ -1,5 +1,6 @@
 //! The worlds of the simulation.
 
+pub mod gather;
 pub mod groups;
 pub mod link;
 pub mod membership;

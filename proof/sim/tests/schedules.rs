@@ -17,7 +17,7 @@ use gesta_kit::depth;
 use gesta_sim::choices::Choices;
 use gesta_sim::driver::search::Search;
 use gesta_sim::driver::{self, Found, Trace, World};
-use gesta_sim::worlds::{self, groups, link, membership, moves, pipeline};
+use gesta_sim::worlds::{self, gather, groups, link, membership, moves, pipeline};
 
 /// Runs schedules of a world for so many seconds, and in the deep form for so many others. `GESTA_SEED` replays.
 fn search(world: &'static World, seconds: u64, deep_seconds: u64) {
@@ -96,6 +96,12 @@ fn groups_lose_nothing_whatever_happens() {
 #[test]
 fn logs_survive_moves_and_losses() {
     search(&moves::WORLD, 5, 900);
+}
+
+/// Goal: chains of batches are unbroken, nothing is stored twice, and every batch is answered once and truly.
+#[test]
+fn outcomes_of_gathered_batches_are_true() {
+    search(&gather::WORLD, 3, 300);
 }
 
 /// Goal: schedules do reach what they are about.
@@ -182,6 +188,14 @@ fn schedules_of_groups_reach_what_they_are_about() {
 fn schedules_of_moves_reach_what_they_are_about() {
     let times = reached(&moves::WORLD, 100);
     assert_reached(&times, 100, &["loss", "map"]);
+}
+
+/// The same for what is gathered.
+#[test]
+fn schedules_of_gathered_batches_reach_every_answer() {
+    let times = reached(&gather::WORLD, 100);
+    let all = ["executed", "collided", "refused", "failed", "missed"];
+    assert_reached(&times, 20, &all);
 }
 
 /// The same for memberships: nodes are declared dead, and logs move.

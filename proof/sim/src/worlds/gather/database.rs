@@ -1,16 +1,16 @@
-//! A model of the database and of the writers, for random tests of the gathering.
+//! A model of the database, and of the batches of its writers.
 //!
 //! The database executes statements in the order in which they were sent, and answers in that order, each at a random
-//! moment. It knows rows by position and epoch only, as the real one does. The test also knows *which* batch stored
+//! moment. It knows rows by position and epoch only, as the real one does. The model also knows *which* batch stored
 //! each row, and so finds a batch that was stored after another one than it was decided upon.
 
 use std::collections::{HashMap, VecDeque};
 
 use gesta_core::backend::WriterEpoch;
 use gesta_core::{LogId, Position};
-use gesta_kit::faulty::Random;
+use gesta_postgres::core::{EVENTS_MAX, RowPlace, StatementPart};
 
-use super::{EVENTS_MAX, RowPlace, StatementPart};
+use crate::choices::Choices;
 
 /// The number of all batches of other processes.
 pub(super) const RIVAL: u32 = 0;
@@ -47,12 +47,12 @@ pub(super) enum Answer {
     Failed,
 }
 
-/// How often each fault happens.
+/// How often each fault happens, of 1,000 times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Faults {
-    pub(super) rivals: f64,
-    pub(super) collisions: f64,
-    pub(super) failures: f64,
+    pub(super) rivals: u32,
+    pub(super) collisions: u32,
+    pub(super) failures: u32,
 }
 
 pub(super) struct Database {
@@ -106,26 +106,26 @@ impl Database {
     }
 
     /// Executes the oldest statement, if there is one.
-    pub(super) fn execute(&mut self, random: &mut Random) {
+    pub(super) fn execute(&mut self, choices: &mut Choices) {
         self.step += 1;
         let Some(parts) = self.sent.pop_front() else {
             return;
         };
-        if random.chance(self.faults.rivals) {
-            let part = &parts[random.below(parts.len())];
-            self.rival(part.log, random);
+        if choices.chance(self.faults.rivals, 1_000) {
+            let part = &parts[choices.index(parts.len())];
+            self.rival(part.log, choices);
         }
         let is_good: Vec<bool> = parts.iter().map(|part| self.is_good(part)).collect();
         let is_executed = |index: usize| is_good[index];
         let good = || (0..parts.len()).filter(|index| is_executed(*index));
         let is_refused = good().any(|index| parts[index].batches.iter().any(|load| load.is_bad));
-        let answer = if random.chance(self.faults.failures) {
+        let answer = if choices.chance(self.faults.failures, 1_000) {
             Answer::Failed
-        } else if good().count() > 0 && random.chance(self.faults.collisions) {
+        } else if good().count() > 0 && choices.chance(self.faults.collisions, 1_000) {
             // Another process has stored something after the snapshot of this statement.
-            let index = good().nth(random.below(good().count())).expect("one");
+            let index = good().nth(choices.index(good().count())).expect("one");
             if parts[index].batches.iter().any(|load| load.events > 0) {
-                self.rival(parts[index].log, random);
+                self.rival(parts[index].log, choices);
                 Answer::Collided
             } else {
                 Answer::Failed
@@ -141,10 +141,10 @@ impl Database {
         self.answers.push_back(answer);
     }
 
-    fn rival(&mut self, log: LogId, random: &mut Random) {
-        let epoch = WriterEpoch(-1 - i64::try_from(random.below(1_000_000)).expect("small"));
+    fn rival(&mut self, log: LogId, choices: &mut Choices) {
+        let epoch = WriterEpoch(-1 - i64::try_from(choices.index(1_000_000)).expect("small"));
         let rows = self.logs.entry(log).or_default();
-        rows.extend(vec![(epoch, RIVAL); 1 + random.below(3)]);
+        rows.extend(vec![(epoch, RIVAL); 1 + choices.index(3)]);
     }
 
     fn is_good(&mut self, part: &StatementPart<TestBatch>) -> bool {
