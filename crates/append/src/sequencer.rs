@@ -23,7 +23,7 @@ pub(crate) mod clock;
 mod connected;
 pub(crate) mod forming;
 pub(crate) mod giving_way;
-pub mod job;
+pub(crate) mod job;
 pub(crate) mod judge;
 pub(crate) mod knowledge;
 pub(crate) mod late;

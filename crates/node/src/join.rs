@@ -8,8 +8,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all, try_join_all};
 use gesta_cluster::{
-    Config, HandOvers, Membership, Options, Placement, Preparation, Progress, Readiness, Sign,
-    Status, Stop,
+    HandOvers, Membership, Options, Placement, Preparation, Progress, Readiness, Sign, Status, Stop,
 };
 use gesta_core::registry::{ClusterVersion, NodeId, NodeInfo, Registry};
 use gesta_core::{Error, ErrorKind, LogId, Result};
@@ -72,7 +71,7 @@ pub struct NodeOptions {
     /// How long the node hands its logs over when it shuts down.
     pub leave_within: Duration,
     /// The times of leases. These times must be equal in all nodes.
-    pub leases: Config,
+    pub leases: gesta_cluster::Config,
     /// What the node says about its program. Only tests of builds that differ set another one.
     pub build: Build,
 }
@@ -93,7 +92,7 @@ impl NodeOptions {
             weight: 100,
             give_up_after: Duration::from_secs(30),
             leave_within: Duration::from_secs(10),
-            leases: Config::default(),
+            leases: gesta_cluster::Config::default(),
             build: Build::this(),
         })
     }
@@ -173,7 +172,7 @@ struct Joining {
     /// The tasks that tell others of logs that this node has moved.
     telling: TaskTracker,
     leave_within: Duration,
-    leases: Config,
+    leases: gesta_cluster::Config,
     started: Instant,
 }
 

@@ -74,6 +74,14 @@ pub(crate) struct Proven {
     histories: Histories,
 }
 
+impl std::fmt::Debug for Routes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Routes")
+            .field("databases", &self.databases.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Routes {
     /// # Errors
     /// The errors of [`arrange`].

@@ -35,7 +35,7 @@ struct Args {
     #[arg(long)]
     unshrunk: bool,
     /// Replay these choices, separated by commas, and tell each step.
-    #[arg(long, value_delimiter = ',', requires = "form")]
+    #[arg(long, value_delimiter = ',', num_args = 0.., requires = "form")]
     replay: Option<Vec<u32>>,
 }
 

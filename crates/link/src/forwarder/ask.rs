@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::clock::Clock;
 use crate::error::AskError;
 use crate::frame::Frame;
 use crate::peer::{LinkHandle, PeerState, Peers};

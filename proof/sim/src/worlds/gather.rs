@@ -150,7 +150,8 @@ impl<'a> Connection<'a> {
 
     fn submit(&mut self) {
         let choices = &mut self.schedule.choices;
-        let author = &mut self.authors[choices.index(self.authors.len())];
+        let which = choices.index(self.authors.len());
+        let author = &mut self.authors[which];
         let is_waiting = self.pending.values().any(|one| one.load.log == author.log);
         // Some stop when something was not stored, as the pipeline does; some go on for a while. Nobody decides again
         // before all that he has sent is answered: two batches of one epoch at one place could not be told apart.

@@ -152,7 +152,8 @@ impl<'a> Lanes<'a> {
                     LinkState::Down,
                     LinkState::Unreachable,
                 ];
-                self.set_link(states[self.choices.index(states.len())]);
+                let state = states[self.choices.index(states.len())];
+                self.set_link(state);
             }
             28 => self.links = [LinkState::Up(CREDIT); 2],
             29 => self.look(),

@@ -379,7 +379,7 @@ impl<'a> Cluster<'a> {
                 request,
                 wait,
             } => {
-                self.reach(process, life, request, wait);
+                self.arrive(process, life, request, wait);
             }
             Event::Late { process, request } => {
                 self.execute(process, &request);

@@ -76,8 +76,8 @@ fn looking_up_is_tried_again_until_the_append_is_given_up() {
         d.fail_read();
         assert!(d.reads.is_empty(), "not at once");
         let wake = d.sequencer.wake_at().expect("is tried again");
-        pauses.push(wake - d.now.moment);
-        d.pass(wake - d.now.moment);
+        pauses.push(wake.since(d.now.moment));
+        d.pass(wake.since(d.now.moment));
         assert!(d.now.moment.since(began) < Duration::from_secs(32));
     }
     assert_eq!(pauses[..3], [MS * 10, MS * 20, MS * 40]);
@@ -192,8 +192,8 @@ fn a_search_for_a_condition_is_tried_again_until_the_append_is_given_up() {
         d.fail_read();
         assert!(d.is_open(waits) && d.reads.is_empty(), "not at once");
         let wake = d.sequencer.wake_at().expect("is tried again");
-        pauses.push(wake - d.now.moment);
-        d.pass(wake - d.now.moment);
+        pauses.push(wake.since(d.now.moment));
+        d.pass(wake.since(d.now.moment));
     }
     assert_eq!(pauses, [MS * 10, MS * 20, MS * 40]);
     let (id, what) = d.next_read();
@@ -213,7 +213,12 @@ fn a_search_for_a_condition_is_tried_again_until_the_append_is_given_up() {
     let waits = d.request(provided(&d, tagged("s", "a"), &["a"], Position(0)));
     while d.is_open(waits) {
         d.fail_read();
-        d.pass(d.sequencer.wake_at().expect("is tried again") - d.now.moment);
+        d.pass(
+            d.sequencer
+                .wake_at()
+                .expect("is tried again")
+                .since(d.now.moment),
+        );
         assert!(d.now.moment.since(began) < Duration::from_secs(32));
     }
     let ErrorKind::Unavailable(why) = d.kind(waits) else {
@@ -359,7 +364,7 @@ fn searches_that_fail_hold_up_no_others() {
     // Its pauses become longer.
     fail(&mut reads, id, until);
     let next = reads.wake_at().expect("it is tried again");
-    assert!(next - until > until - now);
+    assert!(next.since(until) > until.since(now));
 }
 
 /// What happened: a retry was found stored, and the commit with which that was to be answered missed, since another

@@ -421,7 +421,7 @@ fn a_change_of_history_does_not_end_a_pause() {
     d.on(Input::Connected(Err(Error::unavailable("away"))));
     d.on(Input::HistoryChanged(Incarnation::random()));
     assert!(!d.wants_connection);
-    d.pass(d.sequencer.wake_at().expect("waits") - d.now.moment);
+    d.pass(d.sequencer.wake_at().expect("waits").since(d.now.moment));
     d.connect();
     assert!(matches!(d.reads[0].1.0, What::End), "all is forgotten");
 }

@@ -94,7 +94,7 @@ impl Cluster<'_> {
         }
     }
 
-    pub(super) fn reach(&mut self, process: usize, life: u64, request: Request, wait: u64) {
+    pub(super) fn arrive(&mut self, process: usize, life: u64, request: Request, wait: u64) {
         let is_beat = matches!(request, Request::Beat(_));
         let wait = if is_beat {
             Wait::Beat(wait)

@@ -390,7 +390,7 @@ impl<'a> World<'a> {
     // ---- what may happen ----
 
     fn step(&mut self) {
-        let kind = self.emphasis.step(&mut self.choices);
+        let kind = self.emphasis.step(self.choices);
         match (kind, self.form) {
             (100..=101, _) => self.fall_asleep(),
             (102, _) => self.wake_one(),
@@ -424,7 +424,7 @@ impl<'a> World<'a> {
     /// Chooses a process that is awake.
     fn pick_process(&mut self) -> usize {
         let count = self.processes.len();
-        let number = self.emphasis.process(&mut self.choices, count);
+        let number = self.emphasis.process(self.choices, count);
         let mut after = (0..count).map(|step| (number + step) % count);
         after
             .find(|number| !self.is_asleep(*number))
@@ -441,7 +441,7 @@ impl<'a> World<'a> {
     /// Lets something that is under way go on: a connection, a batch, an answer, a read.
     fn go_on(&mut self) {
         let count = self.processes.len();
-        let number = self.emphasis.process(&mut self.choices, count);
+        let number = self.emphasis.process(self.choices, count);
         if self.is_asleep(number) {
             // The database works all the same.
             return self.processes[number].execute(&self.database, None);

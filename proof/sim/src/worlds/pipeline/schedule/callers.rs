@@ -15,7 +15,7 @@ impl World<'_> {
     }
 
     pub(super) fn submit(&mut self) {
-        if self.emphasis.goes_on_instead(&mut self.choices) {
+        if self.emphasis.goes_on_instead(self.choices) {
             return self.go_on();
         }
         let number = self.pick_process();
