@@ -8,10 +8,9 @@ use bytes::Bytes;
 use gesta_core::backend::Backend;
 use gesta_core::{
     After, Append, Attempt, Checkpoint, Condition, DeleteKind, DeleteStream, Error, EventData,
-    EventId, EventType, ExpectedRevision, Filter, LifecycleChange, Position, Query, Result,
+    EventId, EventType, ExpectedRevision, Filter, LifecycleChange, Moment, Position, Query, Result,
     SetStreamMetadata, StreamAppend, StreamId, StreamMetadata,
 };
-use tokio::time::Instant;
 
 pub(crate) use doubt::{FoundStored, LostStatement, StoredBy};
 
@@ -33,7 +32,7 @@ pub struct Command<T> {
     /// What no event may be for the command to be stored.
     pub(crate) no_match: Option<Box<NoMatch>>,
     pub(crate) cost: Cost,
-    pub(crate) arrived: Instant,
+    pub(crate) arrived: Moment,
     /// The number of the command in the order of arrival.
     pub(crate) sequence: u64,
     /// The statements of the command whose outcomes are not known: while there are some, the command is in doubt.
@@ -52,7 +51,7 @@ impl<T> Command<T> {
     ///
     /// # Errors
     /// `InvalidArgument` if the request breaks a limit.
-    pub fn append(ticket: T, request: Append, arrived: Instant) -> Result<Self> {
+    pub fn append(ticket: T, request: Append, arrived: Moment) -> Result<Self> {
         Ok(Self::new(ticket, of_append(request)?, arrived))
     }
 
@@ -64,7 +63,7 @@ impl<T> Command<T> {
     pub fn append_with_ids_of_the_store(
         ticket: T,
         request: Append,
-        arrived: Instant,
+        arrived: Moment,
     ) -> Result<Self> {
         let mut wanted = of_append(request)?;
         for part in &mut wanted.parts {
@@ -85,14 +84,14 @@ impl<T> Command<T> {
         stream: StreamId,
         after: After,
         events: Vec<EventData>,
-        arrived: Instant,
+        arrived: Moment,
     ) -> Result<Self> {
         Ok(Self::new(ticket, of_owner(stream, after, events)?, arrived))
     }
 
     /// Makes the command to delete a stream. If an id is given, a retry with the same id is recognised.
     #[must_use]
-    pub fn delete(ticket: T, request: DeleteStream, id: Option<EventId>, arrived: Instant) -> Self {
+    pub fn delete(ticket: T, request: DeleteStream, id: Option<EventId>, arrived: Moment) -> Self {
         Self::new(ticket, vec![of_delete(request, id)], arrived)
     }
 
@@ -102,13 +101,13 @@ impl<T> Command<T> {
         ticket: T,
         request: SetStreamMetadata,
         id: Option<EventId>,
-        arrived: Instant,
+        arrived: Moment,
     ) -> Self {
         Self::new(ticket, vec![of_set_metadata(request, id)], arrived)
     }
 
     /// Makes a command that has just arrived.
-    pub(crate) fn new(ticket: T, wanted: impl Into<Wanted>, arrived: Instant) -> Self {
+    pub(crate) fn new(ticket: T, wanted: impl Into<Wanted>, arrived: Moment) -> Self {
         let wanted = wanted.into();
         let cost = cost_of(&wanted);
         let Wanted { parts, no_match } = wanted;

@@ -15,7 +15,7 @@ use futures::{FutureExt, StreamExt};
 use gesta_core::backend::{Backend, BatchOutcome, CommitObserver, LogWriter, Signal, Topic};
 use gesta_core::capacity::Permit;
 use gesta_core::shares::{self, Holder};
-use gesta_core::{Clock, Error, LogId, Result, uptime, way_point};
+use gesta_core::{Clock, Error, LogId, Moment, Now, Result, uptime, way_point};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::command::Command;
 use crate::reply::Reply;
 use crate::sequencer::job::{Answer, JobId};
-use crate::sequencer::{Connected, Input, Now, Output, Sequencer, Setting};
+use crate::sequencer::{Connected, Input, Output, Sequencer, Setting};
 use crate::stats::Stats;
 use crate::{Config, jobs};
 
@@ -327,7 +327,7 @@ impl Engine {
 
 fn now(backend: &dyn Backend, log: LogId, clock: &dyn Clock) -> Now {
     Now {
-        instant: Instant::now(),
+        moment: moment(),
         wall: clock.now(),
         database: backend.clock(log).map(|read| read.at(uptime())),
     }
@@ -344,9 +344,14 @@ async fn or_never<F: Future + Unpin>(future: Option<F>) -> F::Output {
     }
 }
 
-async fn sleep_until(at: Option<Instant>) {
+/// Returns the time now, by the clock of the runtime.
+pub(crate) fn moment() -> Moment {
+    Moment::of(Instant::now().into_std())
+}
+
+async fn sleep_until(at: Option<Moment>) {
     match at {
-        Some(at) => tokio::time::sleep_until(at).await,
+        Some(at) => tokio::time::sleep_until(at.instant().into()).await,
         None => std::future::pending().await,
     }
 }

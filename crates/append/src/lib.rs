@@ -9,12 +9,12 @@
 //! connects the sequencer with the backend, which stores each batch by a chained insert; the caller is answered.
 
 mod admission;
-pub mod command;
+mod command;
 mod engine;
-pub mod jobs;
+mod jobs;
 mod reply;
-pub mod sequencer;
-pub mod stats;
+mod sequencer;
+mod stats;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -30,13 +30,22 @@ use gesta_core::{
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::admission::admit;
 use crate::command::{Command, Cost, StreamPart, Wanted};
 use crate::engine::{Callers, Parts, Question, Ticket};
 use crate::reply::{OwnerReply, Reply};
 use crate::stats::Stats;
+
+/// The pure core of a pipeline, for simulations.
+#[doc(hidden)]
+pub mod core {
+    pub use crate::command::{Command, Cost};
+    pub use crate::jobs::run as run_job;
+    pub use crate::sequencer::job::{Answer, Job, JobId};
+    pub use crate::sequencer::{Connected, Input, Output, Sequencer, Setting};
+    pub use crate::stats::{Counter, End, Gauge, Stats};
+}
 
 pub use crate::admission::Admission;
 pub use crate::sequencer::clock::ClockPolicy;
@@ -52,7 +61,7 @@ const READY_ANSWER_MAX: Duration = Duration::from_secs(2);
 pub struct Config {
     /// The greatest number of events in one batch. A larger append is sent in a batch of its own.
     pub batch_events_max: usize,
-    /// The greatest number of bytes of events in one batch, counted as in [`Cost::bytes`](command::Cost::bytes). A
+    /// The greatest number of bytes of events in one batch, counted as in [`Cost::bytes`](core::Cost::bytes). A
     /// larger append is sent in a batch of its own.
     pub batch_bytes_max: usize,
     /// The greatest number of events that may wait or be in flight, in all pipelines of the store together. Beyond this
@@ -444,7 +453,7 @@ impl Pipeline {
             Ok(queued) => queued,
             Err(_) => return reply.send(Err(closed())),
         };
-        let arrived = Instant::now();
+        let arrived = engine::moment();
         self.pack(&mut wanted.parts, cost);
         hold_packed(&mut permit, &mut wanted.parts);
         let permits = (permit, queued);

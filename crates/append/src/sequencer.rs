@@ -23,7 +23,7 @@ pub(crate) mod clock;
 mod connected;
 pub(crate) mod forming;
 pub(crate) mod giving_way;
-pub mod job;
+pub(crate) mod job;
 pub(crate) mod judge;
 pub(crate) mod knowledge;
 pub(crate) mod late;
@@ -45,10 +45,9 @@ use std::sync::Arc;
 
 use gesta_core::backend::{Batch, BatchOutcome, LogEnd, Signal, WriterEpoch};
 use gesta_core::{
-    Appended, Checkpoint, Error, ErrorKind, Incarnation, LogId, Position, Result, StreamId,
-    Timestamp,
+    Appended, Checkpoint, Error, ErrorKind, Incarnation, LogId, Moment, Now, Position, Result,
+    StreamId,
 };
-use tokio::time::Instant;
 
 use self::attempts::Attempts;
 use self::clock::ClockWatch;
@@ -68,17 +67,6 @@ use crate::command::{Command, FoundStored, NoMatch, StoredBy};
 use crate::stats::Stats;
 
 pub use self::connected::Connected;
-
-/// The time of an input.
-#[derive(Clone, Copy, Debug)]
-pub struct Now {
-    /// The time by which durations are measured.
-    pub instant: Instant,
-    /// The time that is stored with events.
-    pub wall: Timestamp,
-    /// What the clock of the database shows, as far as is known; `None` if the database has none.
-    pub database: Option<Timestamp>,
-}
 
 /// An input of the sequencer.
 #[derive(Debug)]
@@ -208,7 +196,7 @@ impl<T> Sequencer<T> {
             recovery: Recovery::first(),
             bisection: Bisection::default(),
             trouble: Trouble::default(),
-            giving_way: GivingWay::new(setting.log, now.instant),
+            giving_way: GivingWay::new(setting.log, now.moment),
             pace: Pace::default(),
             clock: ClockWatch::new(setting.config.clock),
             comparable: 0,
@@ -228,7 +216,7 @@ impl<T> Sequencer<T> {
             Input::Read(id, answer) => self.on_read(id, answer, now),
             Input::Signal(signal) => {
                 let has_work = self.has_work();
-                self.giving_way.heard(signal, has_work, now.instant);
+                self.giving_way.heard(signal, has_work, now.moment);
             }
             Input::HistoryChanged(incarnation) => self.on_history_changed(incarnation),
             Input::Prepare => self.prepare(),
@@ -261,7 +249,7 @@ impl<T> Sequencer<T> {
     /// Returns the time at which [`work`](Self::work) must be called again if nothing happens before; `None` if there
     /// is no such time.
     #[must_use]
-    pub fn wake_at(&self) -> Option<Instant> {
+    pub fn wake_at(&self) -> Option<Moment> {
         if !self.is_running() {
             return self.recovery_wakes_at();
         }
@@ -287,7 +275,7 @@ impl<T> Sequencer<T> {
     #[must_use]
     pub fn why_not_ready(&self, now: Now) -> Option<String> {
         let oldest = self.in_flight.front().map(|batch| batch.sent);
-        let trouble = self.trouble.why_not_ready(oldest, now.instant);
+        let trouble = self.trouble.why_not_ready(oldest, now.moment);
         trouble.or_else(|| self.clock.refuses(self.committed, now))
     }
 
@@ -373,7 +361,7 @@ impl<T> Sequencer<T> {
     fn assess(&mut self, command: Command<T>, now: Now) {
         let reads = &self.reads;
         let is_loading = |stream: &StreamId| reads.is_loading(stream);
-        let (committed, at) = (self.committed.position, now.instant);
+        let (committed, at) = (self.committed.position, now.moment);
         match self.knowledge.assess(&command, committed, at, is_loading) {
             Assessment::Unknown => self.queue.wait(command, None),
             Assessment::Fits => self.place_unless_matched(command, None, now),

@@ -1,6 +1,6 @@
 //! The clock of the shell: it counts the time in which the machine was suspended, and nobody sets it.
 
-use crate::membership::Moment;
+use gesta_core::Moment;
 
 /// Returns the time now.
 ///

@@ -8,16 +8,23 @@
 //! Not here: connections between nodes, forwarding of calls, the tables (`gesta-postgres`).
 //!
 //! * `membership`: the pure core that decides; `shell`: the task that connects the core with a registry;
-//! * `placement`: what the rest of a node sees of it; `took`: how long all of it takes;
-//! * `memory`: a registry in memory with faults, for tests.
+//! * `placement`: what the rest of a node sees of it; `timings`: how long all of it takes.
 
 mod clock;
-pub mod membership;
-pub mod memory;
-pub mod placement;
+mod membership;
+mod placement;
 mod shell;
 mod timings;
 
+/// The core of a membership, for simulations.
+#[doc(hidden)]
+pub mod core {
+    pub use crate::membership::{Change, Changed, Core, Input, Output, Setting};
+}
+
+pub use membership::{
+    Config, Note, PlannedMove, Preparation, Readiness, Sign, Stop, is_about_to_claim, planned_moves,
+};
 pub use placement::{LogPlace, Member, Owner, Placement};
 pub use shell::{HandOvers, Membership, Options, Progress, Status, WithoutLinks};
 pub use timings::Timings;

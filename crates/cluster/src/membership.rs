@@ -37,7 +37,7 @@ use gesta_core::registry::{
     Beat, Claim, ClusterVersion, Generation, HandOver, Join, LeaseEpoch, Look, MoveReason, NodeId,
     NodeInfo, NodeRow, NodeState, Suspect, Tenure, UNREACHABLE_MAX,
 };
-use gesta_core::{LogId, Result};
+use gesta_core::{LogId, Moment, Result};
 
 use self::hand_over::Passing;
 use self::looks::Looks;
@@ -49,7 +49,7 @@ pub use self::progress::Sign;
 use self::random::Random;
 use self::settle::Settle;
 pub use self::shares::is_about_to_claim;
-pub use self::times::{Config, Moment};
+pub use self::times::Config;
 use crate::placement::Placement;
 
 /// An input of the core.
@@ -266,6 +266,8 @@ pub struct Core {
     may_improve: bool,
     is_stopped: bool,
     placement: Arc<Placement>,
+    /// The moment of the last work.
+    worked: Moment,
     outputs: Vec<Output>,
 }
 
@@ -300,6 +302,7 @@ impl Core {
             may_improve: false,
             is_stopped: false,
             placement: Arc::default(),
+            worked: now,
             outputs: Vec::new(),
             setting,
         }
@@ -326,13 +329,14 @@ impl Core {
             Input::Drain(state) => self.asked_for = Some(state),
             Input::Leave(within) => {
                 self.asked_for = Some(NodeState::Draining);
-                self.leave_by = Some(now.plus(within));
+                self.leave_by = Some(now + within);
             }
         }
     }
 
     /// Decides everything that can be decided now.
     pub fn work(&mut self, now: Moment) {
+        self.worked = now;
         if self.is_stopped {
             return;
         }
@@ -354,7 +358,8 @@ impl Core {
 
     /// Returns the moment at which [`work`](Self::work) must be called again if nothing happens before.
     #[must_use]
-    pub fn wake_at(&self, now: Moment) -> Option<Moment> {
+    pub fn wake_at(&self) -> Option<Moment> {
+        let now = self.worked;
         if self.is_stopped {
             return None;
         }
@@ -399,7 +404,7 @@ impl Core {
     fn next_beat(&self) -> Moment {
         let early = self.observations.look_at(self.beat(), self.beaten);
         // Another one may have its turn then.
-        let rested = self.declared.map(|at| at.plus(self.beat()));
+        let rested = self.declared.map(|at| at + self.beat());
         let rested = rested.filter(|rested| *rested > self.beaten);
         let looks = [early, rested].into_iter().flatten();
         looks.fold(self.beat_due, Moment::min)
@@ -418,7 +423,7 @@ impl Core {
         }
         self.beat_sent = Some((now, self.changes));
         self.beaten = now;
-        self.beat_due = now.plus(self.jittered(self.beat()));
+        self.beat_due = now + self.jittered(self.beat());
         self.outputs.push(Output::Beat(Beat {
             node,
             generation,
@@ -429,7 +434,7 @@ impl Core {
 
     /// Makes the next beat come soon, but at most eight times in the time of one beat.
     fn look_soon(&mut self, now: Moment) {
-        let soon = now.max(self.beaten.plus(self.beat() / 8));
+        let soon = now.max(self.beaten + self.beat() / 8);
         self.beat_due = self.beat_due.min(soon);
     }
 

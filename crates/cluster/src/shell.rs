@@ -12,15 +12,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt;
 use gesta_core::registry::{HandOver, Look, MoveReason, NodeId, NodeInfo, NodeState, Registry};
-use gesta_core::{Error, LogId, Result};
+use gesta_core::{Error, LogId, Moment, Result};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::clock;
 use crate::membership::{
-    Change, Changed, Config, Core, Input, Moment, Note, Output, Preparation, Readiness, Setting,
-    Sign, Stop,
+    Change, Changed, Config, Core, Input, Note, Output, Preparation, Readiness, Setting, Sign, Stop,
 };
 use crate::placement::Placement;
 use crate::timings::{Timed, Timings};
@@ -291,7 +290,7 @@ impl Shell {
                 }
                 self.perform(output);
             }
-            let pause = self.core.wake_at(now).map(|at| at.since(clock::now()));
+            let pause = self.core.wake_at().map(|at| at.since(clock::now()));
             let input = tokio::select! {
                 biased;
                 Some(answer) = self.answers.1.recv() => Some(answer),

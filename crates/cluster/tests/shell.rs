@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use gesta_cluster::membership::{Config, Preparation, Readiness, Sign, Stop};
-use gesta_cluster::memory::MemoryRegistry;
+use gesta_cluster::{Config, Preparation, Readiness, Sign, Stop};
 use gesta_cluster::{HandOvers, Membership, Options, Placement, Progress, WithoutLinks};
 use gesta_core::LogId;
 use gesta_core::registry::{ClusterVersion, NodeInfo, Registry};
+use gesta_kit::registry::MemoryRegistry;
 use tokio::sync::{Semaphore, mpsc};
 
 const LOGS: u16 = 8;

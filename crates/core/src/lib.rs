@@ -25,6 +25,7 @@ mod lifecycle;
 pub mod limits;
 mod links;
 mod log_map;
+mod moment;
 pub mod newcomers;
 mod owner;
 pub mod pace;
@@ -63,6 +64,7 @@ pub use log_map::{
     Arrival, DatabaseId, Held, HeldRow, Home, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase,
     RowMark,
 };
+pub use moment::{Moment, Now};
 pub use owner::{After, LoadFrom, LoadStream, LoadedPage, OnOutcome, OwnerStore, Submission};
 pub use printable::printable;
 pub use request::{

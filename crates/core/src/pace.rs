@@ -17,7 +17,9 @@
 //! Both are measured twice: by the pipeline of each log for its batches, and by a backend whose logs share a connection
 //! for the statements of all of them, which a pipeline cannot see. The code is pure: the clock is passed in.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::moment::Moment;
 
 /// Round trip up to which a database counts as near, whatever its work. Measured times are no more exact than this.
 const NEAR: Duration = Duration::from_millis(1);
@@ -32,26 +34,26 @@ pub struct Pace {
     round_trip: Option<Duration>,
     work: Duration,
     /// Times at which the last statement that was answered was sent, and at which its answer came.
-    last: Option<(Instant, Instant)>,
+    last: Option<(Moment, Moment)>,
 }
 
 impl Pace {
     /// Takes the answer of a statement, which was sent at `sent` as the last of `queue` statements under way.
-    pub fn answered(&mut self, sent: Instant, queue: usize, now: Instant) {
+    pub fn answered(&mut self, sent: Moment, queue: usize, now: Moment) {
         self.measure_work(sent, now);
         self.last = Some((sent, now));
         if queue == 1 {
-            let trip = now.saturating_duration_since(sent);
+            let trip = now.since(sent);
             self.round_trip = Some(self.round_trip.map_or(trip, |known| known.min(trip)));
         }
     }
 
-    fn measure_work(&mut self, sent: Instant, now: Instant) {
+    fn measure_work(&mut self, sent: Moment, now: Moment) {
         let Some((last_sent, last_answer)) = self.last.filter(|(_, answer)| sent < *answer) else {
             return;
         };
-        let gap = now.saturating_duration_since(last_answer);
-        let waited = gap > sent.saturating_duration_since(last_sent) * 2;
+        let gap = now.since(last_answer);
+        let waited = gap > sent.since(last_sent) * 2;
         self.work = match self.work {
             Duration::ZERO => gap,
             // Falls fast and rises slowly.
@@ -106,7 +108,7 @@ mod tests {
     /// A database so far away, which an empty batch has shown, that works so long on each of two statements sent at
     /// once, again and again.
     fn after(work: Duration, distance: Duration) -> Pace {
-        let (mut pace, mut sent) = (Pace::default(), Instant::now());
+        let (mut pace, mut sent) = (Pace::default(), Moment::START);
         pace.answered(sent, 1, sent + distance);
         sent += distance;
         for _ in 0..50 {
@@ -140,7 +142,7 @@ mod tests {
     /// have waited.
     #[test]
     fn work_falls_fast_and_rises_slowly() {
-        let t = Instant::now();
+        let t = Moment::START;
         let mut pace = Pace {
             work: MS * 8,
             last: Some((t, t + MS * 10)),
@@ -158,7 +160,7 @@ mod tests {
     /// was sent.
     #[test]
     fn an_answer_twice_as_long_after_the_one_before_is_no_sign_of_waiting() {
-        let t = Instant::now();
+        let t = Moment::START;
         for (gap, has_waited) in [(MS * 20, false), (MS * 21, true)] {
             let mut pace = Pace {
                 work: MS * 4,

@@ -7,7 +7,7 @@
 //!
 //! Invariants: a statement is conditional only on the row that it changes, so that a database which waits for a row
 //! lock checks the condition again; the epoch of a log only grows; no timestamp takes part in a decision.
-//! Not here: the code that decides what to do (`gesta_cluster::membership`), the tables (backends).
+//! Not here: the code that decides what to do (`gesta-cluster`), the tables (backends).
 
 use std::fmt;
 use std::sync::Arc;

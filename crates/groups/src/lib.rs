@@ -40,6 +40,12 @@ mod settings;
 mod storage;
 mod work;
 
+/// The machine of a group, for simulations.
+#[doc(hidden)]
+pub mod core {
+    pub use crate::machine::{FailedBy, Limits, Machine, Origin, ParkOrder, Sent};
+}
+
 pub use changes::Create;
 pub use commands::JoinGroup;
 pub use config::{Alone, Config, GroupPlacement};
@@ -50,8 +56,8 @@ pub use error::{Elsewhere, Error, Result};
 pub use groups::Groups;
 pub use info::{ConsumerInfo, GroupInfo, Identity, Running};
 pub use machine::{
-    Action, ConsumerCounts, ConsumerId, Counts, FailedBy, Limits, Machine, Origin, ParkOrder,
-    REASON_CHARS_MAX, Refused, ReplayRunning, Sent, Token, Which,
+    Action, ConsumerCounts, ConsumerId, Counts, REASON_CHARS_MAX, Refused, ReplayRunning, Token,
+    Which,
 };
 pub use mark::Halt;
 pub use names::{

@@ -18,9 +18,9 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gesta_core::SharedEvent;
+use gesta_core::{Moment, SharedEvent};
 
 mod answers;
 mod consumers;
@@ -101,7 +101,7 @@ pub enum Origin {
 /// When the time for a delivery is over. Of several at the same time the one that was delivered first comes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Deadline {
-    at: Instant,
+    at: Moment,
     /// Number of the delivery among all of the group.
     delivery: u64,
 }
@@ -165,7 +165,7 @@ impl Machine {
         limits: Limits,
         from: u64,
         parked_from: u64,
-        now: Instant,
+        now: Moment,
     ) -> Self {
         let max = settings.consumers_max();
         Self {
@@ -294,7 +294,7 @@ impl Machine {
     }
 
     /// Shares out the events that wait, as far as consumers have room, and returns the deliveries.
-    pub fn dispatch(&mut self, now: Instant) -> Vec<Sent> {
+    pub fn dispatch(&mut self, now: Moment) -> Vec<Sent> {
         let mut sent = Vec::new();
         let again = std::mem::take(&mut self.again);
         self.again = self.share_out(again, now, &mut sent);
@@ -307,7 +307,7 @@ impl Machine {
     fn share_out(
         &mut self,
         mut queue: VecDeque<Token>,
-        now: Instant,
+        now: Moment,
         sent: &mut Vec<Sent>,
     ) -> VecDeque<Token> {
         let mut left = VecDeque::new();
@@ -327,7 +327,7 @@ impl Machine {
         left
     }
 
-    fn send(&mut self, token: Token, now: Instant) -> Option<Sent> {
+    fn send(&mut self, token: Token, now: Moment) -> Option<Sent> {
         let item = self.items.get_mut(&token)?;
         let consumer = self.consumers.give(token, item.event.id, item.pin, now)?;
         let patience = self.consumers.patience(consumer);
@@ -382,13 +382,13 @@ impl Machine {
 
     /// Begins a checkpoint if it is time to write one. Returns the place below which everything is finished, which the
     /// caller is to write. One write is under way at a time.
-    pub fn begin_checkpoint(&mut self, now: Instant) -> Option<u64> {
+    pub fn begin_checkpoint(&mut self, now: Moment) -> Option<u64> {
         self.checkpoints.begin(self.source.low(), now)
     }
 
     /// Begins the last checkpoint before the group stops, whether it is time or not. It returns what
     /// [`Machine::begin_checkpoint`] returns.
-    pub fn begin_last_checkpoint(&mut self, now: Instant) -> Option<u64> {
+    pub fn begin_last_checkpoint(&mut self, now: Moment) -> Option<u64> {
         self.checkpoints.begin_at_once(self.source.low(), now)
     }
 
@@ -459,7 +459,7 @@ impl Machine {
 
     /// Begins a truncation of the parked stream if it is time for one. Returns the revision with which the parked
     /// stream is to begin from now on.
-    pub fn begin_truncation(&mut self, now: Instant) -> Option<u64> {
+    pub fn begin_truncation(&mut self, now: Moment) -> Option<u64> {
         let low = self.parked.low();
         if self.replay.is_none() && low == self.parked.next() {
             return self.truncations.begin_at_once(low, now);
@@ -481,7 +481,7 @@ impl Machine {
     /// Returns when the machine must be asked again at the latest, because the time of a consumer is over or a
     /// checkpoint or a truncation is due; `None` if no time is set.
     #[must_use]
-    pub fn wake_at(&self) -> Option<Instant> {
+    pub fn wake_at(&self) -> Option<Moment> {
         let deadline = self.deadlines.first().map(|(deadline, _)| deadline.at);
         let checkpoint = self.checkpoints.wake_at(self.source.low());
         let truncation = self.truncations.wake_at(self.parked.low());

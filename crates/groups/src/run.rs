@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use gesta_core::{
-    Checkpoint, Clock, ErrorKind, ExpectedRevision, Filter, Incarnation, Subscription,
+    Checkpoint, Clock, ErrorKind, ExpectedRevision, Filter, Incarnation, Moment, Subscription,
     SubscriptionMessage,
 };
 use gesta_pattern::Pattern;
@@ -92,12 +92,12 @@ pub(crate) struct Task {
     counted_bytes: usize,
     /// Counts that this task has added to the counts of all groups.
     counted: Counts,
-    began: Instant,
-    idle_since: Instant,
+    began: Moment,
+    idle_since: Moment,
 }
 
-fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
+fn now() -> Moment {
+    Moment::of(tokio::time::Instant::now().into_std())
 }
 
 impl Task {
@@ -237,7 +237,7 @@ impl Task {
         }
     }
 
-    fn begin_work(&mut self, now: Instant) {
+    fn begin_work(&mut self, now: Moment) {
         let storage = &self.storage;
         if self.subscription.is_none() && !self.is_subscribing && self.machine.wants_event() {
             self.is_subscribing = true;
@@ -530,7 +530,7 @@ impl Task {
         if is_used || !self.work.is_empty() {
             self.idle_since = now;
         } else {
-            let idle = now.saturating_duration_since(self.idle_since);
+            let idle = now.since(self.idle_since);
             let config = &self.shared.config;
             if idle >= config.idle_max
                 && (idle >= config.tries_kept_max || !self.machine.has_failed_tries())
@@ -570,7 +570,7 @@ impl Task {
                 in_flight: machine.in_flight(),
                 held_bytes: machine.held_bytes(),
                 counts: machine.counts(),
-                seconds: now().saturating_duration_since(self.began).as_secs(),
+                seconds: now().since(self.began).as_secs(),
                 consumers: machine.consumers().into_iter().map(consumer).collect(),
             }),
         }
@@ -648,9 +648,9 @@ async fn next(
     }
 }
 
-async fn sleep_until(at: Option<Instant>) {
+async fn sleep_until(at: Option<Moment>) {
     match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
+        Some(at) => tokio::time::sleep_until(at.instant().into()).await,
         None => std::future::pending().await,
     }
 }

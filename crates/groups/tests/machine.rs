@@ -1,8 +1,5 @@
-//! Runs the machine of a group in a simulated world: consumers acknowledge, refuse, are silent and vanish, and the
-//! process is killed between any two steps and begins again with what it had stored.
-//!
-//! After every step the test checks that no checkpoint has passed an event that is not finished, that no parked event
-//! was cut off, and that the bounds of memory hold. At the end every event was acknowledged, skipped, or is parked.
+//! Single rules of the machine of a group. Random schedules of consumers, and of a process that is killed, run in the
+//! world `groups` of `proof/sim`.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,46 +8,19 @@
     reason = "tests"
 )]
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gesta_core::{
-    ContentType, EventId, EventType, LogId, Position, RecordedEvent, Revision, SharedEvent,
+    ContentType, EventId, EventType, LogId, Moment, Position, RecordedEvent, Revision, SharedEvent,
     StreamId, Tags, Timestamp,
 };
-use gesta_groups::{
-    Action, ConsumerId, Limits, Machine, ParkOrder, Sent, Settings, Strategy, Token, Which,
-};
-use gesta_kit::depth;
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
+use gesta_groups::core::{Limits, Machine, Sent};
+use gesta_groups::{ConsumerId, Settings, Token, Which};
 use uuid::Uuid;
 
 const STREAMS: u64 = 5;
-
-/// The data that outlives the process, and what is known of every event.
-struct World {
-    log: Vec<SharedEvent>,
-    finished: HashSet<u64>,
-    checkpoint: u64,
-    /// Places of the parked events, from revision 0 on.
-    parked: Vec<u64>,
-    parked_from: u64,
-    /// Places of events that stop every consumer which comes to them, without a word.
-    poison: HashSet<u64>,
-}
-
-impl World {
-    fn is_settled(&self, place: u64) -> bool {
-        self.finished.contains(&place) || self.parked.contains(&place)
-    }
-
-    fn is_finished_or_parked_from(&self, place: u64, from: u64) -> bool {
-        let from = usize::try_from(from).expect("small");
-        self.finished.contains(&place) || self.parked[from..].contains(&place)
-    }
-}
 
 /// Makes the event at this place. Events of several streams have the same ids.
 fn event(place: u64) -> SharedEvent {
@@ -69,359 +39,6 @@ fn event(place: u64) -> SharedEvent {
     })
 }
 
-/// A consumer: the events that wait for it, and the events on which it works.
-#[derive(Default)]
-struct Client {
-    buffer: u32,
-    queue: VecDeque<Sent>,
-    works_on: Vec<Sent>,
-    /// Whether an event has stopped it.
-    is_stopped: bool,
-}
-
-struct Process<'w> {
-    world: &'w mut World,
-    machine: Machine,
-    settings: Settings,
-    limits: Limits,
-    clients: HashMap<ConsumerId, Client>,
-    parking: Vec<ParkOrder>,
-    checkpoint: Option<u64>,
-    truncation: Option<u64>,
-    /// How many times consumers have begun to work on each event and not finished it, since the process began.
-    tried: HashMap<Token, u32>,
-    now: Instant,
-}
-
-impl<'w> Process<'w> {
-    fn start(world: &'w mut World, settings: Settings, limits: Limits, now: Instant) -> Self {
-        let (from, parked_from) = (world.checkpoint, world.parked_from);
-        Self {
-            machine: Machine::new(settings.clone(), limits, from, parked_from, now),
-            world,
-            settings,
-            limits,
-            clients: HashMap::new(),
-            parking: Vec::new(),
-            checkpoint: None,
-            truncation: None,
-            tried: HashMap::new(),
-            now,
-        }
-    }
-
-    fn read(&mut self) {
-        while self.machine.wants_event() {
-            let place = self.machine.read_to();
-            match self.world.log.get(usize::try_from(place).expect("small")) {
-                None => return self.machine.caught_up(),
-                // Some are not for the group.
-                Some(_) if place % 11 == 3 => {
-                    self.world.finished.insert(place);
-                    self.machine.ignore(place);
-                }
-                Some(event) => self.machine.event(place, Arc::clone(event)),
-            }
-        }
-    }
-
-    fn read_parked(&mut self) {
-        while let Some(range) = self.machine.wants_parked() {
-            let place = self.world.parked[usize::try_from(range.start).expect("small")];
-            self.machine.parked_event(range.start, Some(event(place)));
-        }
-    }
-
-    fn deliver(&mut self) {
-        for sent in self.machine.dispatch(self.now) {
-            let client = self
-                .clients
-                .get_mut(&sent.consumer)
-                .expect("a consumer that is there");
-            client.queue.push_back(sent);
-        }
-        for (id, client) in &self.clients {
-            let counts = self.machine.consumers();
-            let counts = counts.iter().find(|counts| counts.consumer == *id);
-            let held = counts.expect("known").in_flight;
-            assert!(held <= usize::try_from(client.buffer).expect("small"));
-            assert!(
-                client.queue.len() <= held,
-                "what was taken away is not in the queue"
-            );
-        }
-    }
-
-    fn expire(&mut self) {
-        while let Some((consumer, token)) = self.machine.expired(self.now) {
-            let queue = &mut self.clients.get_mut(&consumer).expect("known").queue;
-            let before = queue.len();
-            queue.retain(|sent| sent.token != token);
-            if queue.len() < before {
-                self.machine.not_taken(token);
-            } else {
-                self.machine.timed_out(token);
-            }
-        }
-        while let Some(silent) = self.machine.silent() {
-            self.machine.part_with(silent);
-            self.clients.remove(&silent).expect("known");
-        }
-    }
-
-    fn join(&mut self, rng: &mut StdRng) {
-        let id = ConsumerId(Uuid::from_u128(rng.random()));
-        let buffer = rng.random_range(1..20);
-        if self.machine.join(id, buffer).is_ok() {
-            let client = Client {
-                buffer,
-                ..Client::default()
-            };
-            self.clients.insert(id, client);
-        }
-    }
-
-    fn leave(&mut self, id: ConsumerId) {
-        let client = self.clients.remove(&id).expect("known");
-        let not_taken: HashSet<Token> = client.queue.iter().map(|sent| sent.token).collect();
-        self.machine.leave(id, &not_taken);
-    }
-
-    fn answer(&mut self, id: ConsumerId, rng: &mut StdRng) {
-        let client = self.clients.get_mut(&id).expect("known");
-        if client.is_stopped {
-            // What comes to it is taken, and never worked on.
-            client.queue.pop_front();
-            return;
-        }
-        if rng.random_bool(0.7)
-            && let Some(sent) = client.queue.pop_front()
-        {
-            *self.tried.entry(sent.token).or_default() += 1;
-            if self.world.poison.contains(&(sent.event.position.0 - 1)) {
-                client.is_stopped = true;
-                return;
-            }
-            client.works_on.push(sent);
-        }
-        if client.works_on.is_empty() {
-            return;
-        }
-        let at = rng.random_range(0..client.works_on.len());
-        let sent = client.works_on.swap_remove(at);
-        let which = [Which::Delivery(sent.token)];
-        let place = sent.event.position.0 - 1;
-        match rng.random_range(0..20) {
-            // An answer, in time or not: the consumer has done its work.
-            0..14 => {
-                self.machine.ack(id, &which, self.now);
-                self.world.finished.insert(place);
-            }
-            14 => {
-                let known = self.machine.nack(id, &which, Action::Skip, "", self.now);
-                if known == 1 {
-                    self.world.finished.insert(place);
-                }
-            }
-            15..17 => {
-                self.machine.nack(id, &which, Action::Retry, "", self.now);
-            }
-            17 => {
-                self.machine
-                    .nack(id, &which, Action::Park, "broken", self.now);
-            }
-            18 => {
-                let unknown = [Which::Event(EventId(Uuid::from_u128(u128::MAX)))];
-                assert_eq!(self.machine.ack(id, &unknown, self.now), 0);
-            }
-            // It is never heard of again.
-            _ => {}
-        }
-    }
-
-    /// Lets one thing that was to be stored be stored.
-    fn store(&mut self, rng: &mut StdRng) {
-        if let Some(order) = self.machine.next_park() {
-            // No event is parked whose tries were used up by consumers that never worked on it.
-            let tried = self.tried.get(&order.token).copied().unwrap_or(0);
-            if order.reason.starts_with("Reached") {
-                assert!(tried > self.settings.max_retry_count, "{tried}: {order:?}");
-            }
-            self.parking.push(order);
-        }
-        if rng.random_bool(0.5) {
-            for order in self.parking.drain(..) {
-                self.world.parked.push(order.event.position.0 - 1);
-                self.machine.parked(order.token);
-            }
-        }
-        let begun = self.machine.begin_checkpoint(self.now);
-        self.checkpoint = self.checkpoint.or(begun);
-        if let Some(place) = self.checkpoint.take_if(|_| rng.random_bool(0.5)) {
-            assert!(place > self.world.checkpoint);
-            for before in self.world.checkpoint..place {
-                assert!(
-                    self.world.is_settled(before),
-                    "{before} was passed by {place}"
-                );
-            }
-            self.world.checkpoint = place;
-            self.machine.checkpoint_written();
-        }
-        let begun = self.machine.begin_truncation(self.now);
-        self.truncation = self.truncation.or(begun);
-        if let Some(from) = self.truncation.take_if(|_| rng.random_bool(0.5)) {
-            for gone in self.world.parked_from..from {
-                let place = self.world.parked[usize::try_from(gone).expect("small")];
-                assert!(
-                    self.world.is_finished_or_parked_from(place, from),
-                    "{place} was cut off"
-                );
-            }
-            self.world.parked_from = from;
-            self.machine.truncation_written();
-        }
-    }
-
-    fn check_bounds(&self) {
-        let largest = event(6).cost_bytes();
-        assert!(self.machine.held_bytes() <= self.limits.held_bytes_max + largest);
-        let asked: u32 = self.clients.values().map(|client| client.buffer).sum();
-        assert!(self.machine.in_flight() <= usize::try_from(asked).expect("small"));
-        // What was given back by consumers may come on top of what waits, but nothing is read then.
-        let most = self
-            .settings
-            .history_buffer_size
-            .max(self.settings.live_buffer_size);
-        assert!(self.machine.waiting() <= usize::try_from(most).expect("small"));
-    }
-
-    fn step(&mut self, rng: &mut StdRng) {
-        let client = {
-            let mut ids: Vec<ConsumerId> = self.clients.keys().copied().collect();
-            ids.sort_unstable();
-            (!ids.is_empty()).then(|| ids[rng.random_range(0..ids.len())])
-        };
-        match (rng.random_range(0..200), client) {
-            (0..4, _) | (_, None) => self.join(rng),
-            (4..6, Some(id)) => self.leave(id),
-            (6..10, _) => self.now += Duration::from_millis(rng.random_range(0..150)),
-            (10, _) => {
-                let until = u64::try_from(self.world.parked.len()).expect("small");
-                let running = self.machine.is_replaying();
-                assert_eq!(self.machine.replay(until).is_err(), running);
-            }
-            (11..40, _) => self.store(rng),
-            (_, Some(id)) => self.answer(id, rng),
-        }
-        self.expire();
-        self.read_parked();
-        self.read();
-        self.deliver();
-        self.check_bounds();
-    }
-
-    /// Lets consumers only acknowledge, until nothing is left to do.
-    fn finish(&mut self, rng: &mut StdRng) {
-        for id in self.clients.keys().copied().collect::<Vec<_>>() {
-            self.leave(id);
-        }
-        self.join(rng);
-        for _ in 0..20_000 {
-            self.expire();
-            self.read_parked();
-            self.read();
-            self.deliver();
-            self.store(rng);
-            let id = *self.clients.keys().next().expect("one");
-            let client = self.clients.get_mut(&id).expect("known");
-            for sent in std::mem::take(&mut client.queue) {
-                let known = self
-                    .machine
-                    .ack(id, &[Which::Delivery(sent.token)], self.now);
-                assert_eq!(known, 1);
-                self.world.finished.insert(sent.event.position.0 - 1);
-            }
-            self.now += Duration::from_millis(10);
-            let all = u64::try_from(self.world.log.len()).expect("small");
-            if self.machine.low() == all && self.machine.held() == 0 {
-                assert_eq!(
-                    (self.machine.held_bytes(), self.machine.in_flight()),
-                    (0, 0)
-                );
-                return;
-            }
-        }
-        let (low, held) = (self.machine.low(), self.machine.held());
-        panic!("it does not come to an end: all is finished before {low}, {held} events are held");
-    }
-}
-
-fn settings(rng: &mut StdRng) -> Settings {
-    let strategies = [
-        Strategy::RoundRobin,
-        Strategy::DispatchToSingle,
-        Strategy::Pinned,
-        Strategy::PinnedByCorrelation,
-    ];
-    let read_batch_size = rng.random_range(1..20);
-    let min_checkpoint_count = rng.random_range(0..10);
-    let settings = Settings {
-        extra_statistics: rng.random(),
-        message_timeout_ms: [0, 50, 200][rng.random_range(0..3)],
-        max_retry_count: rng.random_range(0..4),
-        checkpoint_after_ms: rng.random_range(0..300),
-        min_checkpoint_count,
-        max_checkpoint_count: [0, min_checkpoint_count + 5][rng.random_range(0..2)],
-        max_subscriber_count: rng.random_range(0..8),
-        live_buffer_size: rng.random_range(1..30),
-        read_batch_size,
-        history_buffer_size: read_batch_size + rng.random_range(1..30),
-        strategy: strategies[rng.random_range(0..4)],
-        ..Settings::default()
-    };
-    settings.validate().expect("valid");
-    settings
-}
-
-/// Goal: whatever consumers do and whenever the process dies, every event is finished or parked in the end.
-fn every_event_is_finished_or_parked(seed: u64) {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let mut world = World {
-        log: (0..rng.random_range(1..400)).map(event).collect(),
-        finished: HashSet::new(),
-        checkpoint: 0,
-        parked: Vec::new(),
-        parked_from: 0,
-        poison: (0..rng.random_range(0..4))
-            .map(|_| rng.random_range(0..400))
-            .collect(),
-    };
-    let mut now = Instant::now();
-    let limits = Limits {
-        held_bytes_max: rng.random_range(1_000..30_000),
-    };
-    for _ in 0..rng.random_range(1..6) {
-        let settings = settings(&mut rng);
-        let mut process = Process::start(&mut world, settings, limits, now);
-        for _ in 0..rng.random_range(1..1_500) {
-            process.step(&mut rng);
-        }
-        // And here it is killed.
-        now = process.now;
-    }
-    let settings = settings(&mut rng);
-    let mut process = Process::start(&mut world, settings, limits, now);
-    for _ in 0..rng.random_range(0..1_500) {
-        process.step(&mut rng);
-    }
-    process.finish(&mut rng);
-    for place in 0..u64::try_from(world.log.len()).expect("small") {
-        let settled = world.is_finished_or_parked_from(place, world.parked_from);
-        assert!(settled, "event {place} is lost");
-    }
-}
-
 /// Lets the machine read an event whose id no other event has.
 fn read(machine: &mut Machine, number: u64) {
     let place = number * STREAMS;
@@ -429,14 +46,14 @@ fn read(machine: &mut Machine, number: u64) {
 }
 
 /// A machine with three events and one consumer that may hold two.
-fn with_one_consumer(max_retry_count: u32) -> (Machine, ConsumerId, Instant) {
+fn with_one_consumer(max_retry_count: u32) -> (Machine, ConsumerId, Moment) {
     let settings = Settings {
         message_timeout_ms: 100,
         max_retry_count,
         ..Settings::default()
     };
     let (now, limits) = (
-        Instant::now(),
+        Moment::START,
         Limits {
             held_bytes_max: 10_000,
         },
@@ -450,7 +67,7 @@ fn with_one_consumer(max_retry_count: u32) -> (Machine, ConsumerId, Instant) {
     (machine, consumer, now)
 }
 
-fn let_time_pass(machine: &mut Machine, now: Instant) -> Vec<Sent> {
+fn let_time_pass(machine: &mut Machine, now: Moment) -> Vec<Sent> {
     while let Some((_, token)) = machine.expired(now) {
         machine.timed_out(token);
     }
@@ -507,7 +124,7 @@ fn work_until(
     poison: u64,
     buffer: u32,
     goes: Goes,
-    now: &mut Instant,
+    now: &mut Moment,
 ) -> Vec<u64> {
     let consumer = ConsumerId(Uuid::new_v4());
     machine.join(consumer, buffer).expect("room");
@@ -578,7 +195,7 @@ fn an_event_that_stops_every_consumer_is_parked_and_takes_none_with_it() {
             max_retry_count,
             ..Settings::default()
         };
-        let mut now = Instant::now();
+        let mut now = Moment::START;
         let limits = Limits {
             held_bytes_max: 10_000,
         };
@@ -621,7 +238,7 @@ fn a_dead_consumer_that_joins_again_uses_up_tries_of_one_event_at_a_time() {
     assert!(sent.iter().all(|sent| sent.retries == 2), "{sent:?}");
 }
 
-fn work_until_dead(machine: &mut Machine, now: &mut Instant) {
+fn work_until_dead(machine: &mut Machine, now: &mut Moment) {
     let consumer = ConsumerId(Uuid::new_v4());
     machine.join(consumer, 9).expect("room");
     machine.dispatch(*now);
@@ -745,23 +362,5 @@ fn an_answer_that_names_another_delivery_fails_none() {
         let of_another = [Which::Delivery(Token(77))];
         assert_eq!(machine.ack(consumer, &of_another, now), 0);
         assert_eq!(machine.silent(), None, "{round}");
-    }
-}
-
-#[test]
-fn groups_lose_nothing_whatever_happens() {
-    let first = depth::seed();
-    let runs = if depth::seed_asked_for().is_some() {
-        1
-    } else {
-        depth::count(150, 50_000)
-    };
-    for run in 0..runs {
-        let seed = first.wrapping_add(run);
-        let outcome = std::panic::catch_unwind(|| every_event_is_finished_or_parked(seed));
-        if let Err(panic) = outcome {
-            println!("GESTA_SEED={seed}");
-            std::panic::resume_unwind(panic);
-        }
     }
 }

@@ -12,8 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use gesta_core::{Incarnation, LogId};
-use tokio::time::Instant;
+use gesta_core::{Incarnation, LogId, Moment};
 use uuid::Uuid;
 
 use crate::route::{Address, Epoch, Hint};
@@ -181,7 +180,7 @@ pub(crate) struct Frames {
     /// The beginning of a frame that has not come whole. It grows with what comes, whatever length is claimed.
     partial: BytesMut,
     /// The moment at which the first byte of that frame had come.
-    since: Instant,
+    since: Moment,
 }
 
 impl Frames {
@@ -191,12 +190,12 @@ impl Frames {
             frame_bytes_max: body.saturating_add(HEAD_BYTES_MAX),
             chunk: Bytes::new(),
             partial: BytesMut::new(),
-            since: Instant::now(),
+            since: Moment::START,
         }
     }
 
     /// Takes bytes that have come. All frames of the bytes before must have been taken.
-    pub(crate) fn feed(&mut self, now: Instant, chunk: Bytes) {
+    pub(crate) fn feed(&mut self, now: Moment, chunk: Bytes) {
         if self.partial.is_empty() {
             self.since = now;
         }
@@ -204,7 +203,7 @@ impl Frames {
     }
 
     /// Returns the next whole frame, and the moment at which its first byte had come.
-    pub(crate) fn next(&mut self, now: Instant) -> Result<Option<(Frame, Instant)>, Violation> {
+    pub(crate) fn next(&mut self, now: Moment) -> Result<Option<(Frame, Moment)>, Violation> {
         loop {
             let since = self.since;
             let Some(bytes) = self.next_bytes()? else {
@@ -410,7 +409,7 @@ mod tests {
     }
 
     fn read(frames: &mut Frames, chunk: &[u8]) -> Result<Vec<Frame>, Violation> {
-        let now = Instant::now();
+        let now = Moment::START;
         frames.feed(now, Bytes::copy_from_slice(chunk));
         let mut read = Vec::new();
         while let Some((frame, _)) = frames.next(now)? {

@@ -84,15 +84,13 @@ mod route;
 mod sending;
 mod serve;
 mod server;
-#[cfg(test)]
-mod simulation;
 mod stats;
 
 /// The pure cores of a lane, for simulations.
 #[doc(hidden)]
-pub mod cores {
+pub mod core {
     pub use crate::receiving::{CallVerdict, Newest, Receiver, Refusal};
-    pub use crate::sending::{Credit, LinkState, Output, Sender, Violation, Write};
+    pub use crate::sending::{Credit, Input, LinkState, Output, Sender, Violation, Write};
 }
 
 pub use config::{Bounds, LinkConfig, Protocols, Secret, StoreIdentity, Times};

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use gesta_core::BackOff;
+use gesta_core::{BackOff, Moment};
 use h2::client::SendRequest;
 use h2::{Ping, PingPong};
 use tokio::net::TcpStream;
@@ -153,7 +153,7 @@ impl Peers {
             address: address.clone(),
             introduction: introduction(&self.config, self.process, address),
             config: self.config.clone(),
-            history: History::new(self.config.times, Instant::now()),
+            history: History::new(self.config.times, now()),
             demand,
             state,
         };
@@ -170,6 +170,11 @@ impl Peers {
             .map(|peer| (peer.address.clone(), peer.state.borrow().clone()))
             .collect()
     }
+}
+
+/// Returns the time now, by the clock of the runtime: timers end by it.
+fn now() -> Moment {
+    Moment::of(Instant::now().into_std())
 }
 
 /// Makes what this node says about itself on a connection to this address.
@@ -220,8 +225,7 @@ impl Dialler {
 
     /// Keeps a link until it breaks. Returns why it broke.
     async fn keep(&mut self, link: NewLink) -> String {
-        let now = Instant::now();
-        self.history.up(now, link.other.process);
+        self.history.up(now(), link.other.process);
         let handle = LinkHandle {
             request: link.request,
             body_bytes_max: self.config.bounds.body_bytes_max,
@@ -251,7 +255,7 @@ impl Dialler {
             }
         };
         let trouble = self.during(driven).await;
-        self.history.down(Instant::now());
+        self.history.down(now());
         trouble
     }
 
@@ -260,7 +264,7 @@ impl Dialler {
         if !is_known {
             tracing::warn!(node = %self.address, trouble = trouble.text, "no link to a node");
         }
-        let reach = self.history.reach(Instant::now());
+        let reach = self.history.reach(now());
         self.state.send_modify(|state| {
             state.link = None;
             state.reach = reach;
@@ -272,7 +276,7 @@ impl Dialler {
     async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
-            let now = Instant::now();
+            let now = now();
             let reach = self.history.reach(now);
             self.state.send_if_modified(|state| {
                 let is_new = state.reach != reach;
@@ -282,7 +286,7 @@ impl Dialler {
             let wake_at = self.history.wake_at(now);
             let wake = async {
                 match wake_at {
-                    Some(at) => tokio::time::sleep_until(at).await,
+                    Some(at) => tokio::time::sleep_until(at.instant().into()).await,
                     None => std::future::pending().await,
                 }
             };

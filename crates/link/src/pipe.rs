@@ -10,9 +10,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use gesta_core::Moment;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
-use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::frame::{Frame, Frames, Outbox};
@@ -104,10 +104,7 @@ impl Pipe {
     }
 
     /// Returns the next frame of the bytes that have come, and the moment at which its first byte had come.
-    pub(crate) fn next_frame(
-        &mut self,
-        now: Instant,
-    ) -> Result<Option<(Frame, Instant)>, Violation> {
+    pub(crate) fn next_frame(&mut self, now: Moment) -> Result<Option<(Frame, Moment)>, Violation> {
         self.frames.next(now)
     }
 

@@ -1,6 +1,6 @@
 //! Whether calls can be sent to a node, decided from the times at which its link came and broke. The module is pure.
 
-use tokio::time::Instant;
+use gesta_core::Moment;
 use uuid::Uuid;
 
 use crate::config::Times;
@@ -22,7 +22,7 @@ pub(crate) struct History {
     times: Times,
     is_up: bool,
     /// The moment at which the link last came or broke.
-    since: Instant,
+    since: Moment,
     /// Whether the node was unreachable, and a link has not yet held long enough since.
     is_distrusted: bool,
     /// The id of the process to which the last link led.
@@ -31,7 +31,7 @@ pub(crate) struct History {
 
 impl History {
     /// Begins the history of a node that is dialled from now on.
-    pub(crate) fn new(times: Times, now: Instant) -> Self {
+    pub(crate) fn new(times: Times, now: Moment) -> Self {
         Self {
             times,
             is_up: false,
@@ -43,20 +43,20 @@ impl History {
 
     /// Notes that the link is up. A process that was never linked before is trusted at once, because it has just been
     /// started.
-    pub(crate) fn up(&mut self, now: Instant, process: Uuid) {
+    pub(crate) fn up(&mut self, now: Moment, process: Uuid) {
         let is_new = self.process.replace(process) != Some(process);
         self.is_distrusted = !is_new && self.reach(now) == Reach::Unreachable;
         (self.is_up, self.since) = (true, now);
     }
 
     /// Notes that the link broke.
-    pub(crate) fn down(&mut self, now: Instant) {
+    pub(crate) fn down(&mut self, now: Moment) {
         self.is_distrusted = self.reach(now) == Reach::Unreachable;
         (self.is_up, self.since) = (false, now);
     }
 
-    pub(crate) fn reach(&self, now: Instant) -> Reach {
-        let elapsed = now.saturating_duration_since(self.since);
+    pub(crate) fn reach(&self, now: Moment) -> Reach {
+        let elapsed = now.since(self.since);
         match self.is_up {
             true if !self.is_distrusted || elapsed >= self.times.trusted_after => Reach::Reachable,
             false if !self.is_distrusted && elapsed < self.times.return_after => Reach::Connecting,
@@ -65,7 +65,7 @@ impl History {
     }
 
     /// Returns the moment at which [`reach`](Self::reach) changes if nothing happens.
-    pub(crate) fn wake_at(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn wake_at(&self, now: Moment) -> Option<Moment> {
         match (self.is_up, self.reach(now)) {
             (true, Reach::Unreachable) => Some(self.since + self.times.trusted_after),
             (false, Reach::Connecting) => Some(self.since + self.times.return_after),
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn unreachable_after_a_second_and_trusted_after_five() {
-        let start = Instant::now();
+        let start = Moment::START;
         let at = |ms| start + Duration::from_millis(ms);
         let process = Uuid::from_u128(1);
         let mut history = History::new(Times::default(), start);
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_link_that_flaps_while_it_is_distrusted_stays_so() {
-        let start = Instant::now();
+        let start = Moment::START;
         let at = |ms| start + Duration::from_millis(ms);
         let process = Uuid::from_u128(1);
         let mut history = History::new(Times::default(), start);

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use gesta_core::Moment;
 
 use crate::sending::{Credit, Violation};
 
@@ -67,10 +67,10 @@ impl Receiver {
     /// [`Violation`] if the call is out of order or beyond the credit.
     pub fn call(
         &mut self,
-        now: Instant,
+        now: Moment,
         seq: u64,
         bytes: usize,
-        since: Instant,
+        since: Moment,
         remaining: Duration,
     ) -> Result<CallVerdict, Violation> {
         if seq != self.next {
@@ -89,7 +89,7 @@ impl Receiver {
         }
         self.calls += 1;
         self.bytes += bytes;
-        let elapsed = now.saturating_duration_since(since);
+        let elapsed = now.since(since);
         let left = remaining.saturating_sub(elapsed);
         if left.is_zero() {
             return Ok(CallVerdict::DeadlineOver);
@@ -161,7 +161,7 @@ mod tests {
     /// Goal: a call is not handed over once its deadline is over, however long it has lain here before it was read.
     #[test]
     fn the_time_that_a_call_has_lain_here_is_subtracted() {
-        let start = Instant::now();
+        let start = Moment::START;
         let at = |seconds| start + Duration::from_secs(seconds);
         let remaining = Duration::from_secs(5);
         let credit = Credit {

@@ -1,8 +1,9 @@
 //! The forwarder's end of the lanes of one log: which call is written when and to whom, and which calls come back.
 //!
-//! The module is pure: it does no I/O and has no clock. Inputs come with the time. What is to be done outside comes out
-//! as [`Output`]s, in order. The shell asks for the next call to write ([`Sender::next_write`]), so that it writes as
-//! much as its stream takes.
+//! The module is pure: it does no I/O and has no clock. Inputs come in by [`Sender::on`], each with the time;
+//! [`Sender::work`] does what can be done now; what is to be done outside comes out as [`Output`]s, in order. What is to
+//! be written is pulled: the shell asks for the next call ([`Sender::next_write`]), so that it writes as much as its
+//! stream takes.
 //!
 //! There is at most one lane. All unanswered calls are kept in the order of their invocation: first those in flight on
 //! the lane, then those that wait. When the owner answers *not here* from some call on, that call and all later ones
@@ -21,8 +22,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use gesta_core::BackOff;
-use tokio::time::Instant;
+use gesta_core::{BackOff, Moment};
 
 use self::lane::{Entry, Lane};
 use crate::error::ReturnReason;
@@ -75,9 +75,63 @@ pub struct Credit {
     pub bytes: u32,
 }
 
+/// An input of the sender. `T` is the ticket of a call, `R` the reply of an owner.
+#[derive(Debug)]
+pub enum Input<T, R> {
+    /// A call is made.
+    Call {
+        /// The ticket of the call, which is handed back with its outcome.
+        ticket: T,
+        /// The size of its body.
+        bytes: usize,
+        /// The moment at which it comes back at the latest.
+        deadline: Moment,
+        /// How long it waits for an owner that is not heard.
+        patience: Patience,
+    },
+    /// This is the owner as the database knows it. An epoch that is older than one known this way is ignored. An epoch
+    /// older than that of a hint is not ignored, because the hint may have promised too much. Another incarnation is
+    /// believed, because incarnations have no order and only the database knows the present one.
+    Route(Route),
+    /// The link to this node is in this state. Only that of the node of the route matters ([`Sender::node`]).
+    Link(Address, LinkState),
+    /// The lane has ended although the owner has not said so, or has broken its rules.
+    LaneLost(u64),
+    /// The owner has done a call.
+    Replied {
+        /// The number of the lane.
+        lane: u64,
+        /// The number of the call on the lane.
+        seq: u64,
+        /// What the owner has replied.
+        reply: R,
+    },
+    /// The owner has dropped a call because its deadline was over.
+    Dropped {
+        /// The number of the lane.
+        lane: u64,
+        /// The number of the call on the lane.
+        seq: u64,
+    },
+    /// The owner refuses the call `from` and all later ones of the lane. The owner has not taken those from `untaken`
+    /// on; those between may have been done.
+    NotHere {
+        /// The number of the lane.
+        lane: u64,
+        /// The number of the first call that is refused.
+        from: u64,
+        /// The number of the first call that was not handed over.
+        untaken: u64,
+        /// What the owner says about who owns the log.
+        hint: Hint,
+    },
+    /// The forwarder closes: all calls come back, waiting and in flight.
+    Close,
+}
+
 /// What is to be done outside.
 #[derive(Debug)]
-pub enum Output<T> {
+pub enum Output<T, R> {
     /// A lane with this number must be opened to the node of the route.
     OpenLane {
         /// The number of the lane.
@@ -89,6 +143,22 @@ pub enum Output<T> {
     CloseLane {
         /// The number of the lane.
         lane: u64,
+    },
+    /// The owner has broken the rules of the lane, which is given up.
+    Broken {
+        /// The number of the lane.
+        lane: u64,
+        /// Which rule that was.
+        rule: &'static str,
+    },
+    /// The call is done.
+    Reply {
+        /// The ticket of the call.
+        ticket: T,
+        /// What the owner has replied.
+        reply: R,
+        /// Whether an earlier attempt of the call may have been done as well.
+        is_in_doubt: bool,
     },
     /// The call comes back.
     Return {
@@ -120,12 +190,13 @@ pub struct Write<'a, T> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Violation(pub(crate) &'static str);
 
-/// The pure core of the calls of one log. `T` is the ticket of a call, handed back with its outcome.
+/// The pure core of the calls of one log. `T` is the ticket of a call, handed back with its outcome; `R` is what an
+/// owner replies.
 ///
 /// It has more fields than most structs, for a call waits for the route, the link and the lane at once, and each of
 /// them changes by itself.
 #[derive(Debug)]
-pub struct Sender<T> {
+pub struct Sender<T, R> {
     own: Address,
     return_after: Duration,
     route: Route,
@@ -133,7 +204,7 @@ pub struct Sender<T> {
     /// route is newer than this, and the next `set_route` corrects it.
     known: Epoch,
     /// The moment since which nobody owns the log.
-    without_owner_since: Option<Instant>,
+    without_owner_since: Option<Moment>,
     link: LinkState,
     lane: Option<Lane<T>>,
     lanes_opened: u64,
@@ -144,16 +215,16 @@ pub struct Sender<T> {
     is_cautious: bool,
     back_off: BackOff,
     /// The moment before which no lane is opened.
-    not_before: Option<Instant>,
+    not_before: Option<Moment>,
     /// A moment before which no deadline of a call lies.
-    earliest_deadline: Option<Instant>,
-    expired_at: Option<Instant>,
-    outputs: VecDeque<Output<T>>,
+    earliest_deadline: Option<Moment>,
+    expired_at: Option<Moment>,
+    outputs: Vec<Output<T, R>>,
 }
 
-impl<T> Sender<T> {
+impl<T, R> Sender<T, R> {
     /// Makes a log without calls. `own` is this node's address: a hint that names it is not followed.
-    pub fn new(own: Address, return_after: Duration, route: Route, now: Instant) -> Self {
+    pub fn new(own: Address, return_after: Duration, route: Route, now: Moment) -> Self {
         let without_owner = route.owner == RouteOwner::Nobody;
         Self {
             own,
@@ -171,11 +242,11 @@ impl<T> Sender<T> {
             not_before: None,
             earliest_deadline: None,
             expired_at: None,
-            outputs: VecDeque::new(),
+            outputs: Vec::new(),
         }
     }
 
-    /// Returns the node whose link matters now. The shell tells the state of that link by [`link`](Self::link).
+    /// Returns the node whose link matters now. The shell tells the state of that link ([`Input::Link`]).
     pub fn node(&self) -> Option<&Address> {
         match &self.route.owner {
             RouteOwner::Node(address) => Some(address),
@@ -183,13 +254,53 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Returns the next thing to do outside.
-    pub fn output(&mut self) -> Option<Output<T>> {
-        self.outputs.pop_front()
+    /// Takes an input. The next [`work`](Self::work) does what can be done about it.
+    pub fn on(&mut self, input: Input<T, R>, now: Moment) {
+        match input {
+            Input::Call {
+                ticket,
+                bytes,
+                deadline,
+                patience,
+            } => self.call(ticket, bytes, deadline, patience),
+            Input::Route(route) => self.set_route(now, route),
+            Input::Link(node, link) => self.link(&node, link),
+            Input::LaneLost(lane) => self.lane_lost(now, lane),
+            Input::Replied { lane, seq, reply } => {
+                let replied = self.replied(lane, seq, reply);
+                self.keep_rules(replied, lane, now);
+            }
+            Input::Dropped { lane, seq } => {
+                let dropped = self.dropped(lane, seq);
+                self.keep_rules(dropped, lane, now);
+            }
+            Input::NotHere {
+                lane,
+                from,
+                untaken,
+                hint,
+            } => {
+                let refused = self.not_here(now, lane, from, untaken, hint);
+                self.keep_rules(refused, lane, now);
+            }
+            Input::Close => self.close(),
+        }
     }
 
-    /// Takes a call that is made.
-    pub fn call(&mut self, ticket: T, bytes: usize, deadline: Instant, patience: Patience) {
+    /// Takes the outputs, in order. What they say is to be done.
+    pub fn take_outputs(&mut self) -> Vec<Output<T, R>> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// Gives a lane up whose owner has broken its rules.
+    fn keep_rules(&mut self, kept: Result<(), Violation>, lane: u64, now: Moment) {
+        if let Err(Violation(rule)) = kept {
+            self.outputs.push(Output::Broken { lane, rule });
+            self.lane_lost(now, lane);
+        }
+    }
+
+    fn call(&mut self, ticket: T, bytes: usize, deadline: Moment, patience: Patience) {
         self.has_impatient |= patience == Patience::UntilSilent;
         let earliest = self.earliest_deadline.map_or(deadline, |e| e.min(deadline));
         self.earliest_deadline = Some(earliest);
@@ -202,10 +313,7 @@ impl<T> Sender<T> {
         });
     }
 
-    /// Takes the owner as the database knows it. An epoch that is older than one known this way is ignored. An epoch
-    /// older than that of a hint is not ignored, because the hint may have promised too much. Another incarnation is
-    /// believed, because incarnations have no order and only the database knows the present one.
-    pub fn set_route(&mut self, now: Instant, route: Route) {
+    fn set_route(&mut self, now: Moment, route: Route) {
         if self.known.is_newer_than(&route.epoch) {
             return;
         }
@@ -219,7 +327,7 @@ impl<T> Sender<T> {
     }
 
     /// Writes nothing more to the previous owner. Its answers are awaited for a moment if it can be reached.
-    fn leave_lane(&mut self, now: Instant) {
+    fn leave_lane(&mut self, now: Moment) {
         let is_heard = matches!(self.link, LinkState::Up(_));
         match &mut self.lane {
             Some(lane) if is_heard || lane.is_leaving() => lane.leave(now + LEAVE_WITHIN),
@@ -228,7 +336,7 @@ impl<T> Sender<T> {
         self.end_drained_lane();
     }
 
-    fn change_route(&mut self, now: Instant, route: Route) {
+    fn change_route(&mut self, now: Moment, route: Route) {
         self.without_owner_since = (route.owner == RouteOwner::Nobody).then_some(now);
         self.route = route;
         self.link = LinkState::Down;
@@ -238,8 +346,7 @@ impl<T> Sender<T> {
         self.back_off.reset();
     }
 
-    /// Takes the state of the link to the node of the route.
-    pub fn link(&mut self, node: &Address, link: LinkState) {
+    fn link(&mut self, node: &Address, link: LinkState) {
         if self.node() != Some(node) {
             return;
         }
@@ -251,8 +358,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Notes that the lane has ended although the owner has not said so, or that the owner has broken its rules.
-    pub fn lane_lost(&mut self, now: Instant, lane: u64) {
+    fn lane_lost(&mut self, now: Moment, lane: u64) {
         if let Some(open) = self.lane.as_ref().filter(|open| open.number == lane) {
             // The next lane leads to another owner, which has not lost any.
             let is_leaving = open.is_leaving();
@@ -270,23 +376,22 @@ impl<T> Sender<T> {
         };
         self.is_cautious |= lane.has_open_calls();
         lane.take_back(lane.first, |_| true, &mut self.waiting);
-        self.outputs
-            .push_back(Output::CloseLane { lane: lane.number });
+        self.outputs.push(Output::CloseLane { lane: lane.number });
     }
 
-    fn pause(&mut self, now: Instant) {
+    fn pause(&mut self, now: Moment) {
         self.not_before = Some(now + self.back_off.pause());
     }
 
     /// Returns the next call to write to the lane, if there is one and the owner takes it. The call counts as written.
-    pub fn next_write(&mut self, now: Instant) -> Option<Write<'_, T>> {
+    pub fn next_write(&mut self, now: Moment) -> Option<Write<'_, T>> {
         let LinkState::Up(credit) = self.link else {
             return None;
         };
         let lane = self.lane.as_mut().filter(|lane| lane.is_open())?;
         loop {
             let next = self.waiting.front()?;
-            let remaining = next.deadline.saturating_duration_since(now);
+            let remaining = next.deadline.since(now);
             let is_over = remaining < REMAINING_MIN;
             if !is_over && (self.is_cautious && lane.calls > 0 || !lane.takes(next.bytes, credit)) {
                 return None;
@@ -301,7 +406,7 @@ impl<T> Sender<T> {
                     remaining,
                 });
             }
-            self.outputs.push_back(next.over());
+            self.outputs.push(next.over());
         }
     }
 
@@ -321,29 +426,26 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Takes the reply of the owner, which has done a call. Returns the ticket of the call, and whether an earlier
-    /// attempt of it may have been done as well; `None` if the call was given up meanwhile.
-    ///
-    /// # Errors
-    /// [`Violation`] if the call is not in flight, or was answered before.
-    pub fn reply(&mut self, lane: u64, seq: u64) -> Result<Option<(T, bool)>, Violation> {
+    fn replied(&mut self, lane: u64, seq: u64, reply: R) -> Result<(), Violation> {
         let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
-            return Ok(None);
+            return Ok(());
         };
         let entry = open.answered(seq)?;
         if open.is_open() {
             self.is_cautious = false;
             self.back_off.reset();
         }
+        // A call that was given up meanwhile has come back.
+        self.outputs.extend(entry.map(|entry| Output::Reply {
+            ticket: entry.ticket,
+            reply,
+            is_in_doubt: entry.is_in_doubt,
+        }));
         self.end_drained_lane();
-        Ok(entry.map(|entry| (entry.ticket, entry.is_in_doubt)))
+        Ok(())
     }
 
-    /// Notes that the owner has dropped a call because its deadline was over.
-    ///
-    /// # Errors
-    /// [`Violation`] if the call is not in flight, or was answered before.
-    pub fn dropped(&mut self, lane: u64, seq: u64) -> Result<(), Violation> {
+    fn dropped(&mut self, lane: u64, seq: u64) -> Result<(), Violation> {
         let Some(open) = self.lane.as_mut().filter(|open| open.number == lane) else {
             return Ok(());
         };
@@ -353,14 +455,9 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Notes that the owner refuses the call `from` and all later ones of the lane. The owner has not taken those from
-    /// `untaken` on; those between may have been done.
-    ///
-    /// # Errors
-    /// [`Violation`] if the call is neither in flight nor the next to be written.
-    pub fn not_here(
+    fn not_here(
         &mut self,
-        now: Instant,
+        now: Moment,
         lane: u64,
         from: u64,
         untaken: u64,
@@ -383,11 +480,11 @@ impl<T> Sender<T> {
     }
 
     /// Follows a hint that is newer than the route. Returns whether the owner of the route has changed.
-    fn follow(&mut self, now: Instant, hint: Hint) -> bool {
+    fn follow(&mut self, now: Moment, hint: Hint) -> bool {
         if !self.is_news(&hint) {
             return false;
         }
-        self.outputs.push_back(Output::Hint(hint.clone()));
+        self.outputs.push(Output::Hint(hint.clone()));
         if hint.owner.as_ref() == Some(&self.own) {
             // This node learns of its own logs from the database alone.
             return false;
@@ -406,13 +503,12 @@ impl<T> Sender<T> {
     /// Ends a lane that the owner refuses once the calls before are answered.
     fn end_drained_lane(&mut self) {
         if let Some(lane) = self.lane.take_if(|lane| lane.is_drained()) {
-            self.outputs
-                .push_back(Output::CloseLane { lane: lane.number });
+            self.outputs.push(Output::CloseLane { lane: lane.number });
         }
     }
 
     /// Does what can be done now.
-    pub fn work(&mut self, now: Instant) {
+    pub fn work(&mut self, now: Moment) {
         self.expire(now);
         if self.stuck_at().is_some_and(|at| at <= now) {
             self.lose_lane();
@@ -441,7 +537,7 @@ impl<T> Sender<T> {
                 self.lanes_opened += 1;
                 self.lane = Some(Lane::new(self.lanes_opened, node.clone()));
                 self.not_before = None;
-                self.outputs.push_back(Output::OpenLane {
+                self.outputs.push(Output::OpenLane {
                     lane: self.lanes_opened,
                     route: self.route.clone(),
                 });
@@ -450,7 +546,7 @@ impl<T> Sender<T> {
         }
     }
 
-    fn returns_without_owner_at(&self) -> Option<Instant> {
+    fn returns_without_owner_at(&self) -> Option<Moment> {
         Some(self.without_owner_since? + self.return_after)
     }
 
@@ -467,7 +563,7 @@ impl<T> Sender<T> {
 
     /// Returns the calls that do not wait for a silent owner, those in flight too. The other calls stay, because their
     /// answers may still come.
-    fn return_impatient(&mut self, now: Instant) {
+    fn return_impatient(&mut self, now: Moment) {
         if std::mem::take(&mut self.has_impatient) {
             let is_patient = |entry: &Entry<T>| entry.patience != Patience::UntilSilent;
             self.give_up(now, ReturnReason::Silent, is_patient);
@@ -477,7 +573,7 @@ impl<T> Sender<T> {
     /// Returns the calls that `keep` does not keep, in flight and waiting.
     fn give_up(
         &mut self,
-        now: Instant,
+        now: Moment,
         reason: ReturnReason,
         mut keep: impl FnMut(&Entry<T>) -> bool,
     ) {
@@ -488,7 +584,7 @@ impl<T> Sender<T> {
             for entry in std::mem::take(&mut self.waiting) {
                 match keep(&entry) {
                     true => self.waiting.push_back(entry),
-                    false => self.outputs.push_back(entry.returned(reason)),
+                    false => self.outputs.push(entry.returned(reason)),
                 }
             }
         }
@@ -501,15 +597,14 @@ impl<T> Sender<T> {
         in_flight || !self.waiting.is_empty()
     }
 
-    /// Returns all calls, waiting and in flight, because the forwarder closes.
-    pub fn close(&mut self) {
+    fn close(&mut self) {
         self.lose_lane();
         self.return_waiting(ReturnReason::Closed);
     }
 
     /// Gives up calls whose deadlines are over. Most calls are answered long before, so the deadlines have no order of
     /// their own. All calls are checked when the earliest deadline that is known is over.
-    fn expire(&mut self, now: Instant) {
+    fn expire(&mut self, now: Moment) {
         if self.expires_at().is_none_or(|at| at > now) {
             return;
         }
@@ -518,7 +613,7 @@ impl<T> Sender<T> {
         self.give_up(now, ReturnReason::DeadlineOver, |entry| {
             let is_kept = entry.deadline > now;
             if is_kept {
-                let earlier = |e: Instant| e.min(entry.deadline);
+                let earlier = |e: Moment| e.min(entry.deadline);
                 earliest = Some(earliest.map_or(entry.deadline, earlier));
             }
             is_kept
@@ -526,7 +621,7 @@ impl<T> Sender<T> {
         self.earliest_deadline = earliest;
     }
 
-    fn stuck_at(&self) -> Option<Instant> {
+    fn stuck_at(&self) -> Option<Moment> {
         Some(self.lane.as_ref()?.silent_since? + STUCK_AFTER)
     }
 
@@ -535,11 +630,11 @@ impl<T> Sender<T> {
         self.lane.as_ref().is_some_and(Lane::is_leaving)
     }
 
-    fn leaves_at(&self) -> Option<Instant> {
+    fn leaves_at(&self) -> Option<Moment> {
         self.lane.as_ref()?.leave_by
     }
 
-    fn expires_at(&self) -> Option<Instant> {
+    fn expires_at(&self) -> Option<Moment> {
         let earliest = self.earliest_deadline?;
         Some(
             self.expired_at
@@ -548,7 +643,7 @@ impl<T> Sender<T> {
     }
 
     /// Returns the moment at which [`work`](Self::work) has something to do even if nothing happens before.
-    pub fn wake_at(&self) -> Option<Instant> {
+    pub fn wake_at(&self) -> Option<Moment> {
         let is_idle = self.waiting.is_empty();
         let opens = self
             .not_before

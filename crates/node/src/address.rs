@@ -8,7 +8,7 @@
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use gesta_cluster::membership;
+use gesta_cluster::Config;
 use gesta_core::registry::{Look, NodeRow, Registry};
 use gesta_core::{Error, HostPort, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -48,7 +48,7 @@ pub(crate) async fn ensure_free(
     registry: &dyn Registry,
     listener: &TcpListener,
     address: &str,
-    leases: &membership::Config,
+    leases: &Config,
 ) -> Result<()> {
     ensure_free_within(registry, listener, address, leases, CALL_WITHIN).await
 }
@@ -57,7 +57,7 @@ async fn ensure_free_within(
     registry: &dyn Registry,
     listener: &TcpListener,
     address: &str,
-    leases: &membership::Config,
+    leases: &Config,
     call_within: Duration,
 ) -> Result<()> {
     let look = registry.look().await?;
@@ -153,8 +153,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use gesta_cluster::memory::MemoryRegistry;
     use gesta_core::registry::{Beat, Generation, Join, NodeId, NodeInfo};
+    use gesta_kit::registry::MemoryRegistry;
 
     use super::*;
 
@@ -206,9 +206,9 @@ mod tests {
         beat_min: Duration,
         call_within: Duration,
     ) -> Result<()> {
-        let leases = membership::Config {
+        let leases = Config {
             beat_min,
-            ..membership::Config::default()
+            ..Config::default()
         };
         let free = ensure_free_within(registry, own, address, &leases, call_within);
         tokio::time::timeout(LIMIT, free).await.expect("in time")

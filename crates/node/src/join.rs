@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all, try_join_all};
-use gesta_cluster::Placement;
-use gesta_cluster::membership::{self, Preparation, Readiness, Sign, Stop};
-use gesta_cluster::{HandOvers, Membership, Options, Progress, Status};
+use gesta_cluster::{
+    HandOvers, Membership, Options, Placement, Preparation, Progress, Readiness, Sign, Status, Stop,
+};
 use gesta_core::registry::{ClusterVersion, NodeId, NodeInfo, Registry};
 use gesta_core::{Error, ErrorKind, LogId, Result};
 use gesta_link::{Address, Bounds, LinkConfig, Protocols, Reach, Secret, StoreIdentity, Times};
@@ -71,7 +71,7 @@ pub struct NodeOptions {
     /// How long the node hands its logs over when it shuts down.
     pub leave_within: Duration,
     /// The times of leases. These times must be equal in all nodes.
-    pub leases: membership::Config,
+    pub leases: gesta_cluster::Config,
     /// What the node says about its program. Only tests of builds that differ set another one.
     pub build: Build,
 }
@@ -92,7 +92,7 @@ impl NodeOptions {
             weight: 100,
             give_up_after: Duration::from_secs(30),
             leave_within: Duration::from_secs(10),
-            leases: membership::Config::default(),
+            leases: gesta_cluster::Config::default(),
             build: Build::this(),
         })
     }
@@ -175,7 +175,7 @@ struct Joining {
     /// The tasks that tell others of logs that this node has moved.
     telling: TaskTracker,
     leave_within: Duration,
-    leases: membership::Config,
+    leases: gesta_cluster::Config,
     started: Instant,
 }
 

@@ -43,7 +43,7 @@ mod taking_over;
 
 /// The pure rules of a node, for simulations.
 #[doc(hidden)]
-pub mod cores {
+pub mod core {
     pub use crate::answers::{Changed, encode};
     pub use crate::calls::{Change, Sent};
     pub use crate::edge::{Here, Next, next};
@@ -52,8 +52,7 @@ pub mod cores {
 }
 
 pub use clients::ClientAddresses;
-pub use gesta_cluster::Timings;
-pub use gesta_cluster::membership::Stop;
+pub use gesta_cluster::{Stop, Timings};
 pub use gesta_link::Protocols;
 pub use join::{Build, NodeOptions};
 pub use node::{Config, Node, NodeLink};

@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, select_all};
-use gesta_cluster::membership::Stop;
-use gesta_cluster::{LogPlace, Member, Membership, Owner, Placement, Status};
+use gesta_cluster::{LogPlace, Member, Membership, Owner, Placement, Status, Stop};
 use gesta_core::Incarnation;
 use gesta_core::registry::{NodeId, NodeState};
 use tokio::sync::watch;

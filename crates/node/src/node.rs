@@ -9,8 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, join, pending};
-use gesta_cluster::membership::Stop;
-use gesta_cluster::{Member, Placement, Status};
+use gesta_cluster::{Member, Placement, Status, Stop};
 use gesta_core::{
     AllPage, Append, Appended, DeleteStream, Deleted, Error, EventStore, Incarnation, ListStreams,
     LoadStream, LoadedPage, LogId, MetadataSet, OwnerStore, Position, ReadAll, ReadStream,

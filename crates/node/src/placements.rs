@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
-use gesta_cluster::membership::Stop;
-use gesta_cluster::{Placement, Status};
+use gesta_cluster::{Placement, Status, Stop};
 use gesta_core::Result;
 use tokio::sync::watch;
 

@@ -5,8 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use gesta_cluster::Status;
-use gesta_cluster::membership::{Stop, is_about_to_claim};
+use gesta_cluster::{Status, Stop, is_about_to_claim};
 use gesta_core::durations::{DurationCounts, Durations};
 use gesta_core::registry::{Look, NodeId};
 use gesta_core::{Error, Result};
@@ -190,10 +189,10 @@ impl Counts {
 
 #[cfg(test)]
 mod tests {
-    use gesta_cluster::memory::MemoryRegistry;
     use gesta_core::registry::{
         Claim, ClusterVersion, Generation, Join, NodeInfo, NodeState, Registry, Tenure,
     };
+    use gesta_kit::registry::MemoryRegistry;
 
     use super::*;
 

@@ -8,13 +8,12 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use gesta_cluster::membership::{Sign, Stop};
-use gesta_cluster::memory::MemoryRegistry;
-use gesta_cluster::{Membership, Options, Placement, Progress, WithoutLinks};
+use gesta_cluster::{Membership, Options, Placement, Progress, Sign, Stop, WithoutLinks};
 use gesta_core::registry::NodeInfo;
 use gesta_core::{
     Append, EventData, EventStore, EventType, ExpectedRevision, LogId, StreamId, SystemClock,
 };
+use gesta_kit::registry::MemoryRegistry;
 use gesta_node::{Node, Placements};
 use gesta_store::{Config, Store};
 use support::database::{MemoryBackend, World};

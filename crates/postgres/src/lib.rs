@@ -34,6 +34,15 @@ mod store;
 mod tls;
 mod virtual_index;
 
+/// What the logs of a process send together, for simulations.
+#[doc(hidden)]
+pub mod core {
+    pub use crate::append::gather::{
+        BYTES_MAX, BatchVerdict, Broken, EVENTS_MAX, Gather, LaneId, Piece, RowPlace, Said,
+        StatementPart, Ticket,
+    };
+}
+
 pub use audit::PostgresAudit;
 pub use compression::Compression;
 pub use config::{Config, RequiredDurability};

@@ -17,6 +17,12 @@ pub mod moving;
 mod route;
 mod writer;
 
+/// Where the logs lie, as far as a process knows, for simulations.
+#[doc(hidden)]
+pub mod core {
+    pub use crate::route::Routes;
+}
+
 pub use backend::Several;
 pub use check::{OpenCopy, arrange};
 pub use route::DatabasePart;

@@ -411,6 +411,3 @@ fn busy(map: &LogMap, Moving { log, to }: Moving) -> Error {
     );
     ErrorKind::Unsupported(text).into()
 }
-
-#[cfg(test)]
-mod tests;

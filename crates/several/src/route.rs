@@ -52,7 +52,7 @@ impl std::fmt::Debug for DatabasePart {
 
 /// The databases of this process, and the newest map that it knows. The map may name databases that this process was
 /// not given, if they have joined the store since.
-pub(crate) struct Routes {
+pub struct Routes {
     databases: Vec<Database>,
     map: RwLock<Arc<LogMap>>,
     /// Reads copies of the map until one is newer.
@@ -74,10 +74,18 @@ pub(crate) struct Proven {
     histories: Histories,
 }
 
+impl std::fmt::Debug for Routes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Routes")
+            .field("databases", &self.databases.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Routes {
     /// # Errors
     /// The errors of [`arrange`].
-    pub(crate) fn new(parts: &[DatabasePart]) -> Result<Self> {
+    pub fn new(parts: &[DatabasePart]) -> Result<Self> {
         let copies: Vec<&MapCopy> = parts.iter().map(|part| &*part.copy).collect();
         let (map, places) = arrange(&copies)?;
         Ok(Self {
@@ -283,7 +291,7 @@ impl Routes {
 
     /// Calls the database that has a log. If the log has moved meanwhile, calls the new database; if a database was set
     /// back meanwhile, calls the home again once it proves that it still has the log. [`TRIES_MAX`] calls in all.
-    pub(crate) async fn at<'a, T, F: Future<Output = Result<T>>>(
+    pub async fn at<'a, T, F: Future<Output = Result<T>>>(
         self: &'a Arc<Self>,
         log: LogId,
         call: impl Fn(&'a Arc<dyn Backend>) -> F,

@@ -11,11 +11,11 @@
 //! * `all`, `stream`: the two kinds of subscription; `pages`: their reads; `matcher`: filters.
 
 mod all;
-pub mod lane;
+mod lane;
 mod matcher;
 mod pages;
 mod reader;
-pub mod ring;
+mod ring;
 mod stream;
 #[cfg(test)]
 mod testing;
@@ -37,6 +37,13 @@ use tokio_util::sync::CancellationToken;
 use crate::lane::{Interest, Lane};
 use crate::pages::Pages;
 use crate::reader::TailReader;
+
+/// What the hub knows of a log, for simulations.
+#[doc(hidden)]
+pub mod core {
+    pub use crate::lane::{Interest, Lane, Task, Work};
+    pub use crate::ring::Taken;
+}
 
 /// Bounds and times of the hub.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use gesta_core::{
-    BackOff, Clock, EventId, EventStore, Incarnation, Result, Revision, Subscription,
+    BackOff, Clock, EventId, EventStore, Incarnation, Moment, Result, Revision, Subscription,
     SubscriptionMessage,
 };
 use tokio::sync::watch;
@@ -27,6 +27,11 @@ use crate::states::{Head, Last, States};
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The pauses before a store that does not answer is asked again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+/// Returns the time now, by the clock of the runtime.
+fn moment() -> Moment {
+    Moment::of(Instant::now().into_std())
+}
 
 /// What the task of a service needs.
 pub(crate) struct Own {
@@ -322,8 +327,8 @@ impl Owner<'_> {
     async fn fire_due(&mut self) -> Result<bool> {
         let config = &self.own.config;
         let now = self.own.clock.now();
-        let instant = Instant::now();
-        let is_due = self.book.is_due(now, instant);
+        let moment = moment();
+        let is_due = self.book.is_due(now, moment);
         let has_room = self.firing.len() < config.firing_max;
         if is_due && has_room || self.place.is_behind && self.book.has_room() {
             let (place, book) = (&mut self.place, &mut self.book);
@@ -334,7 +339,7 @@ impl Owner<'_> {
             }
         }
         while self.firing.len() < config.firing_max
-            && let Some(timer) = self.book.take(now, instant)
+            && let Some(timer) = self.book.take(now, moment)
         {
             self.firing.begin(timer, &self.own.fire);
         }
@@ -351,7 +356,8 @@ impl Owner<'_> {
         // What was replaced or cancelled meanwhile does not fire again.
         if self.book.contains(id) {
             tracing::warn!(timers = self.own.name, timer = %id.0, error = why, "a timer fires again later");
-            self.book.failed(id, self.own.config.back_off);
+            let pauses = self.own.config.back_off;
+            self.book.failed(id, pauses, moment());
             let status = &self.own.status;
             status.send_modify(|status| status.error = Some(why));
         }
@@ -392,6 +398,7 @@ impl Owner<'_> {
             now + Duration::from_micros(wait.unsigned_abs()).min(SLEEP_MAX)
         });
         let again = self.book.next_again().filter(|_| has_room);
+        let again = again.map(|at| Instant::from_std(at.instant()));
         let renewal = self.lease.renews_at();
         [due, again]
             .into_iter()

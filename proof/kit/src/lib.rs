@@ -16,7 +16,7 @@
 //! * [`depth`]: how much tests try, with which seed, and whether they hold promises of speed;
 //! * [`Wrapper`]: a store around another one, for tests that change one thing;
 //! * [`check_virtual_index`]: what a backend must do for virtual streams;
-//! * [`registry`]: rows of a registry of nodes;
+//! * [`registry`]: rows of a registry of nodes, and one in memory;
 //! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored;
 //! * [`operations`]: histories as files, which other judges read as well.
 //!

@@ -1,10 +1,14 @@
-//! The rows of a registry of nodes, for tests of what is made of them.
+//! The rows of a registry of nodes, for tests of what is made of them, and a registry in memory.
+
+mod memory;
 
 use gesta_core::registry::{
     ClusterVersion, Generation, LeaseEpoch, LeaseRow, Look, NodeId, NodeInfo, NodeRow, NodeState,
 };
 use gesta_core::{Incarnation, LogId, Timestamp};
 use uuid::Uuid;
+
+pub use self::memory::{MemoryRegistry, Tables};
 
 /// Makes a node that is up and reaches all others, in its first life, at `host:` and its number.
 #[must_use]

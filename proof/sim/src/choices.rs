@@ -66,8 +66,16 @@ impl Choices {
     }
 }
 
-/// Makes a failing list of choices smaller as long as it keeps failing.
+/// The most choices of all schedules that are tried while one is made smaller: some seconds up to a minute.
+const TRIED_MAX: usize = 20_000_000;
+
+/// Makes a failing list of choices smaller as long as it keeps failing, and that takes no more than a minute or so.
 pub fn shrink(mut made: Vec<u32>, fails: impl Fn(&[u32]) -> bool) -> Vec<u32> {
+    let mut tried = 0;
+    let mut fails = |choices: &[u32]| {
+        tried += choices.len().max(1);
+        tried < TRIED_MAX && fails(choices)
+    };
     let mut piece = made.len().div_ceil(2).max(1);
     loop {
         let mut start = 0;

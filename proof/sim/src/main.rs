@@ -1,21 +1,24 @@
-//! Runs many schedules and prints what they found.
+//! Runs many schedules of a world and prints what they found.
 
 use std::num::NonZeroUsize;
-use std::panic::resume_unwind;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::thread::available_parallelism;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser;
-use gesta_sim::Finding;
 use gesta_sim::choices::Choices;
-use gesta_sim::schedule::{Form, Trace};
+use gesta_sim::driver::search::Search;
+use gesta_sim::driver::{self, Found, Trace, World};
+use gesta_sim::worlds;
 
-/// Simulates the append pipeline, and nodes that forward to each other, under random schedules of faults.
+/// Simulates the pure cores of Gesta under random schedules of faults.
 #[derive(Parser)]
 struct Args {
+    /// The world whose schedules are run.
+    #[arg(long, default_value = "pipeline", value_parser = world)]
+    world: &'static World,
+    /// Run only schedules of this form; else the forms of the world take turns.
+    #[arg(long)]
+    form: Option<String>,
     /// How many schedules to run.
     #[arg(long, default_value_t = 50_000)]
     schedules: u64,
@@ -28,99 +31,60 @@ struct Args {
     /// Run so many schedules at a time; as many as there are processors if not given.
     #[arg(long)]
     threads: Option<NonZeroUsize>,
-    /// Run only schedules of this form; else the forms take turns.
-    #[arg(long, value_parser = form)]
-    form: Option<Form>,
+    /// Tell what is found as it is. Else it is made smaller, which takes a while.
+    #[arg(long)]
+    unshrunk: bool,
     /// Replay these choices, separated by commas, and tell each step.
-    #[arg(long, value_delimiter = ',')]
-    replay: Vec<u32>,
+    #[arg(long, value_delimiter = ',', num_args = 0.., requires = "form")]
+    replay: Option<Vec<u32>>,
 }
 
-fn form(text: &str) -> Result<Form, String> {
-    let forms = [Form::Processes, Form::Nodes];
-    let form = forms.into_iter().find(|form| form.to_string() == text);
-    form.ok_or_else(|| "the forms are `processes` and `nodes`".to_owned())
+fn world(name: &str) -> Result<&'static World, String> {
+    worlds::by_name(name).ok_or_else(|| {
+        let names = worlds::ALL.map(|world| world.name);
+        format!("the worlds are {}", names.join(", "))
+    })
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if !args.replay.is_empty() {
-        let form = args.form.unwrap_or(Form::Processes);
-        let (outcome, _) = gesta_sim::run(form, Choices::replay(args.replay), Trace::On);
-        println!("{outcome:?}");
-        return ExitCode::from(u8::from(outcome.is_err()));
+    let form = args.form.as_deref().map(|name| {
+        args.world.form(name).unwrap_or_else(|| {
+            let names: Vec<&str> = args.world.forms.iter().map(|form| form.name).collect();
+            eprintln!("the forms of this world are {}", names.join(", "));
+            std::process::exit(2);
+        })
+    });
+    if let (Some(replay), Some(form)) = (args.replay, form) {
+        let end = driver::run(form, Choices::replay(replay), Trace::On);
+        println!("{:?}", end.outcome);
+        return ExitCode::from(u8::from(end.outcome.is_err()));
     }
+    let first = args.seed.unwrap_or_else(rand::random);
     let search = Search {
-        first: args.seed.unwrap_or_else(rand::random),
-        began: Instant::now(),
-        next: AtomicU64::new(0),
-        is_over: AtomicBool::new(false),
-        args,
+        world: args.world,
+        form,
+        first,
+        schedules: args.schedules,
+        limit: args.seconds.map(Duration::from_secs),
+        threads: args.threads,
+        found: match args.unshrunk {
+            true => Found::AsItIs,
+            false => Found::Shrunk,
+        },
     };
-    let (found, done) = search.run();
-    if let Some(finding) = found {
+    let searched = search.run();
+    let (done, seconds) = (searched.done, searched.took.as_secs_f64());
+    if let Some(finding) = searched.finding {
         println!("seed {}: {}", finding.seed, finding.what);
-        let choices: Vec<String> = finding.choices.iter().map(u32::to_string).collect();
         println!("shrunk: {}", finding.shrunk);
-        println!("--form {} --replay {}", finding.form, choices.join(","));
-        let seconds = search.began.elapsed().as_secs_f64();
+        println!("{}", finding.replay());
         println!("among {done} schedules, after {seconds:.1} s");
         return ExitCode::FAILURE;
     }
-    let seconds = search.began.elapsed().as_secs_f64();
     let rate = done as f64 / seconds * 60.0;
-    let first = search.first;
     println!(
         "{done} schedules from seed {first} in {seconds:.1} s ({rate:.0} a minute), no finding"
     );
     ExitCode::SUCCESS
-}
-
-/// A search by several threads, each of which takes the next schedule.
-struct Search {
-    args: Args,
-    /// The seed of the first schedule.
-    first: u64,
-    began: Instant,
-    /// The number of the next schedule.
-    next: AtomicU64,
-    /// Somebody has found something.
-    is_over: AtomicBool,
-}
-
-impl Search {
-    /// Returns what a thread has found, and the number of schedules that were run to their end.
-    fn run(&self) -> (Option<Box<Finding>>, u64) {
-        let threads = self.args.threads.map_or_else(available_parallelism, Ok);
-        let threads = threads.map_or(1, NonZeroUsize::get);
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| self.work())).collect();
-            let results = workers
-                .into_iter()
-                .map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            results.fold((None, 0), |(found, done), (finding, count)| {
-                (found.or(finding), done + count)
-            })
-        })
-    }
-
-    fn work(&self) -> (Option<Box<Finding>>, u64) {
-        let limit = self.args.seconds.map(Duration::from_secs);
-        let mut done = 0;
-        while !self.is_over.load(Relaxed) && limit.is_none_or(|limit| self.began.elapsed() < limit)
-        {
-            let number = self.next.fetch_add(1, Relaxed);
-            if number >= self.args.schedules {
-                break;
-            }
-            let seed = self.first.wrapping_add(number);
-            let form = self.args.form.unwrap_or(Form::of(seed));
-            if let Err(finding) = gesta_sim::check(form, seed) {
-                self.is_over.store(true, Relaxed);
-                return (Some(finding), done);
-            }
-            done += 1;
-        }
-        (None, done)
-    }
 }

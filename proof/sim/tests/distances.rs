@@ -2,7 +2,7 @@
 //! that is alone sends large batches near the database and holds nobody back far from it.
 //!
 //! The clock is virtual. The database commits one batch after the other; every way takes its time. Only the processes
-//! are real (`gesta_append::sequencer`).
+//! are real (`gesta_append::core`).
 
 #![allow(
     clippy::unwrap_used,
@@ -17,19 +17,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use gesta_append::command::Command;
-use gesta_append::sequencer::job::{Answer, Job, JobId};
-use gesta_append::sequencer::{Connected, Input, Now, Output, Sequencer, Setting};
-use gesta_append::{Config, jobs};
+use gesta_append::Config;
+use gesta_append::core::{
+    Answer, Command, Connected, Input, Job, JobId, Output, Sequencer, Setting, run_job,
+};
 use gesta_core::backend::{Batch, BatchOutcome, Signal, WriterEpoch};
 use gesta_core::{
-    Append, EventData, EventType, ExpectedRevision, Incarnation, LogId, StreamId, Timestamp,
+    Append, EventData, EventType, ExpectedRevision, Incarnation, LogId, Moment, Now, StreamId,
+    Timestamp,
 };
-use gesta_sim::database::Database;
-use tokio::time::Instant;
+use gesta_sim::worlds::pipeline::database::Database;
 use uuid::Uuid;
 
 const LOG: LogId = LogId(0);
+/// The moment at the start.
+const START: Moment = Moment(Duration::from_secs(3_600));
 const MS: Duration = Duration::from_millis(1);
 /// How long the database works on a batch that it stores. [`MISS`] is the time for a batch that misses.
 const COMMIT: Duration = Duration::from_millis(2);
@@ -75,7 +77,7 @@ struct Process {
     last_answer: Duration,
     /// Longest time without an answer.
     longest: Duration,
-    wakes_at: Option<Instant>,
+    wakes_at: Option<Moment>,
     is_dead: bool,
 }
 
@@ -91,7 +93,6 @@ struct Times {
 
 struct World {
     times: Times,
-    start: Instant,
     time: Duration,
     events: Vec<Option<Event>>,
     agenda: BinaryHeap<Reverse<(Duration, usize)>>,
@@ -144,15 +145,13 @@ impl World {
 
     /// Processes whose way to the database takes this in one direction.
     fn with(ways: &[Duration], callers: usize, times: Times) -> Self {
-        let start = Instant::now();
         let now = Now {
-            instant: start,
+            moment: START,
             wall: Timestamp(0),
             database: None,
         };
         let mut world = Self {
             times,
-            start,
             time: Duration::ZERO,
             events: Vec::new(),
             agenda: BinaryHeap::new(),
@@ -198,7 +197,7 @@ impl World {
 
     fn now(&self) -> Now {
         Now {
-            instant: self.start + self.time,
+            moment: START + self.time,
             wall: Timestamp(i64::try_from(self.time.as_micros()).expect("short")),
             database: None,
         }
@@ -262,7 +261,7 @@ impl World {
                 self.input(process, Input::Outcome(outcome));
             }
             Event::Reads(process, id, job) => {
-                let answer = jobs::run(job, &self.database, LOG).now_or_never();
+                let answer = run_job(job, &self.database, LOG).now_or_never();
                 let answer = answer.expect("at once");
                 let end = self.database.end().position.0;
                 let seen = std::mem::replace(&mut self.processes[process].seen, end);
@@ -277,7 +276,7 @@ impl World {
                 let events = vec![EventData::json(event_type, "{}").without_id()];
                 let to = stream(process, caller);
                 let append = Append::to(to, ExpectedRevision::Any, events);
-                let command = Command::append(caller, append, self.now().instant);
+                let command = Command::append(caller, append, self.now().moment);
                 self.input(process, Input::Command(command.expect("valid")));
             }
             Event::Wakes(process) => {
@@ -366,9 +365,9 @@ impl World {
         if let Some(at) = process.sequencer.wake_at()
             && process.wakes_at.is_none_or(|known| at < known)
         {
-            assert!(at > now.instant, "a time that has passed");
+            assert!(at > now.moment, "a time that has passed");
             process.wakes_at = Some(at);
-            self.after(at - now.instant, Event::Wakes(number));
+            self.after(at.since(now.moment), Event::Wakes(number));
         }
     }
 

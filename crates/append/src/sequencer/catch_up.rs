@@ -71,7 +71,7 @@ impl<T> Sequencer<T> {
     }
 
     fn retry_reading(&mut self, goal: Goal, error: &Error, now: Now) {
-        self.trouble.note(error, now.instant);
+        self.trouble.note(error, now.moment);
         if !is_passing(error) {
             self.refuse_all(error);
         }
@@ -123,12 +123,12 @@ impl<T> Sequencer<T> {
             let text = "the database refuses the next row of the log, though nothing new is in it";
             let error = Error::unavailable(text);
             tracing::error!(log = self.setting.log.0, %error, "forgetting all stream heads");
-            self.trouble.note(&error, now.instant);
+            self.trouble.note(&error, now.moment);
             return self.pause(Step::Reach(Goal::Forget), now);
         }
         if self.recovery.to_look_up.is_some() {
             // Perhaps this process commits nothing after it, and nothing else brings the memory back to its bounds.
-            self.knowledge.shrink(now.instant, self.committed, true);
+            self.knowledge.shrink(now.moment, self.committed, true);
         }
         self.resume();
     }

@@ -135,7 +135,7 @@ fn text(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
+    use gesta_core::Moment;
 
     use super::*;
 
@@ -145,7 +145,7 @@ mod tests {
 
     fn at(wall: i64, database: Option<i64>) -> Now {
         Now {
-            instant: Instant::now(),
+            moment: Moment::START,
             wall: Timestamp(wall),
             database: database.map(Timestamp),
         }

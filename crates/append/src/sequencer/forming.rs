@@ -7,10 +7,9 @@ use bytes::Bytes;
 use gesta_core::backend::{Batch, LogEnd, Row, RowId, StreamHead, WriterEpoch};
 use gesta_core::{
     Appended, AppendedStream, Checkpoint, ContentType, ErrorKind, EventData, EventId, EventType,
-    Incarnation, Lifecycle, LifecycleChange, LogId, Position, Revision, StreamId, StreamMetadata,
-    Timestamp,
+    Incarnation, Lifecycle, LifecycleChange, LogId, Moment, Position, Revision, StreamId,
+    StreamMetadata, Timestamp,
 };
-use tokio::time::Instant;
 
 use super::clock::{ClockPolicy, ClockWatch};
 use super::knowledge::{Knowledge, StreamState};
@@ -98,7 +97,7 @@ impl<T> Default for Forming<T> {
 #[derive(Debug)]
 pub(crate) struct InFlight<T> {
     pub(crate) batch: Arc<Batch>,
-    pub(crate) sent: Instant,
+    pub(crate) sent: Moment,
     /// The number of batches in flight when this batch was sent, itself included.
     pub(crate) queue: usize,
     pub(crate) end: LogEnd,
@@ -303,7 +302,7 @@ impl<T> Forming<T> {
         after: LogEnd,
         writer: WriterEpoch,
         queue: usize,
-        now: Instant,
+        now: Moment,
     ) -> InFlight<T> {
         let end = self.rows.last().map_or(after, |row| LogEnd {
             position: row.position,

@@ -14,9 +14,8 @@
 
 use std::time::Duration;
 
-use gesta_core::LogId;
 use gesta_core::backend::Signal;
-use tokio::time::Instant;
+use gesta_core::{LogId, Moment};
 use uuid::Uuid;
 
 /// The longest time for which a process gives way upon a request, and for which a process may ask.
@@ -48,20 +47,20 @@ pub(crate) struct GivingWay {
     /// The number of batches that have missed since the last commit.
     misses: u32,
     /// The time since which the process has stored nothing although it wanted to, or since which it gives way.
-    waits_since: Option<Instant>,
+    waits_since: Option<Moment>,
     /// The time at which the process last asked, if it has not committed since.
-    asked: Option<Instant>,
+    asked: Option<Moment>,
     gives_way: Option<GivesWay>,
     /// The time at which the process has gone on for as long as it gave way.
-    is_even_at: Instant,
+    is_even_at: Moment,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct GivesWay {
     /// The process to which this one gives way.
     to: Uuid,
-    since: Instant,
-    until: Instant,
+    since: Moment,
+    until: Moment,
 }
 
 /// What is to be done after a miss.
@@ -74,7 +73,7 @@ pub(crate) struct Ask {
 }
 
 impl GivingWay {
-    pub(crate) fn new(log: LogId, now: Instant) -> Self {
+    pub(crate) fn new(log: LogId, now: Moment) -> Self {
         Self {
             me: Uuid::new_v4(),
             log,
@@ -91,18 +90,18 @@ impl GivingWay {
     /// of the others, if a request is due.
     pub(crate) fn missed(
         &mut self,
-        sent: Instant,
+        sent: Moment,
         distance: Option<Duration>,
-        now: Instant,
+        now: Moment,
     ) -> Option<Ask> {
         self.misses += 1;
         let since = *self.waits_since.get_or_insert(sent);
         let is_due = self.asked.is_none_or(|asked| {
             // Ever more slowly, so that whoever did not give way the first time may.
-            let pause = asked.saturating_duration_since(since) / 2;
-            now.saturating_duration_since(asked) >= pause.min(ASK_AGAIN_MAX)
+            let pause = asked.since(since) / 2;
+            now.since(asked) >= pause.min(ASK_AGAIN_MAX)
         });
-        let took = now.saturating_duration_since(sent);
+        let took = now.since(sent);
         let is_far = distance.unwrap_or(took) >= FAR;
         let has_missed_enough = is_far || self.misses >= MISSES_BEFORE_ASKING;
         if self.gives_way(true, now) || !has_missed_enough || !is_due {
@@ -111,14 +110,14 @@ impl GivingWay {
         self.asked = Some(now);
         let needed = (took * TRIPS + MARGIN).min(LONGEST);
         Some(Ask {
-            signal: self.signal(needed, now.saturating_duration_since(since)),
+            signal: self.signal(needed, now.since(since)),
             read_after: is_far.then_some(READ_AFTER),
         })
     }
 
     /// Notes that a batch of this process has committed. If the process had asked, returns the message that the others
     /// may go on.
-    pub(crate) fn committed(&mut self, now: Instant) -> Option<Signal> {
+    pub(crate) fn committed(&mut self, now: Moment) -> Option<Signal> {
         self.misses = 0;
         // If it gives way, the batch was sent before, and the waiting begins now.
         self.waits_since = self.gives_way.map(|_| now);
@@ -127,7 +126,7 @@ impl GivingWay {
     }
 
     /// Takes a message of another process. `has_work` says whether there is something to send.
-    pub(crate) fn heard(&mut self, signal: Signal, has_work: bool, now: Instant) {
+    pub(crate) fn heard(&mut self, signal: Signal, has_work: bool, now: Moment) {
         let Signal::GiveWay {
             log,
             by,
@@ -148,9 +147,9 @@ impl GivingWay {
             }
             return;
         }
-        let is_even_in = self.is_even_at.saturating_duration_since(now);
+        let is_even_in = self.is_even_at.since(now);
         let is_due = self.gives_way.is_some() || is_even_in <= waited.min(EARLIER_MAX);
-        let has_waited = |since| now.saturating_duration_since(since);
+        let has_waited = |since| now.since(since);
         if !is_due || waited <= self.waits_since.map_or(Duration::ZERO, has_waited) {
             return;
         }
@@ -165,7 +164,7 @@ impl GivingWay {
     }
 
     /// Returns whether nothing may be sent now. `has_work` says whether there is something to send.
-    pub(crate) fn gives_way(&mut self, has_work: bool, now: Instant) -> bool {
+    pub(crate) fn gives_way(&mut self, has_work: bool, now: Moment) -> bool {
         if let Some(way) = self.gives_way
             && way.until <= now
         {
@@ -175,16 +174,16 @@ impl GivingWay {
     }
 
     /// Returns the time at which [`gives_way`](Self::gives_way) changes if nothing is heard before.
-    pub(crate) fn wake_at(&self) -> Option<Instant> {
+    pub(crate) fn wake_at(&self) -> Option<Moment> {
         self.gives_way.map(|way| way.until)
     }
 
-    fn go_on(&mut self, has_work: bool, at: Instant) {
+    fn go_on(&mut self, has_work: bool, at: Moment) {
         let Some(way) = self.gives_way.take() else {
             return;
         };
         if has_work {
-            let gave_way = at.saturating_duration_since(way.since);
+            let gave_way = at.since(way.since);
             self.is_even_at = self.is_even_at.max(way.since) + gave_way * 2;
         } else {
             // It has lost nothing.
@@ -224,8 +223,8 @@ mod tests {
         ask(by, Duration::ZERO, Duration::ZERO)
     }
 
-    fn giving_way() -> (GivingWay, Instant) {
-        let now = Instant::now();
+    fn giving_way() -> (GivingWay, Moment) {
+        let now = Moment::START;
         (GivingWay::new(LOG, now), now)
     }
 

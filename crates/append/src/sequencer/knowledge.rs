@@ -14,8 +14,7 @@ mod window;
 use std::time::Duration;
 
 use gesta_core::backend::{EventRef, LoadRequest, Loaded, LogEnd, Row, RowId, StoredId};
-use gesta_core::{Error, EventId, EventType, Position, Revision, StreamId, Timestamp};
-use tokio::time::Instant;
+use gesta_core::{Error, EventId, EventType, Moment, Position, Revision, StreamId, Timestamp};
 
 use super::Now;
 use super::judge::{self, Fit, Judged};
@@ -112,7 +111,7 @@ impl Knowledge {
         &mut self,
         command: &Command<T>,
         committed: Position,
-        now: Instant,
+        now: Moment,
         is_loading: impl Fn(&StreamId) -> bool,
     ) -> Assessment {
         if !self.knows(command, is_loading) {
@@ -399,7 +398,7 @@ impl Knowledge {
     }
 
     /// Brings the memory back to its bounds. `end` is the last row known to be committed.
-    pub(crate) fn shrink(&mut self, now: Instant, end: LogEnd, nothing_open: bool) {
+    pub(crate) fn shrink(&mut self, now: Moment, end: LogEnd, nothing_open: bool) {
         self.ages.see(end.created, now);
         self.window.expire(self.ages.now(now), end.position);
         self.heads.shrink(nothing_open);
@@ -485,7 +484,7 @@ impl Knowledge {
     }
 
     /// Returns the time by which the times of events tell which of them are in the window.
-    pub(crate) fn time_of_window(&self, now: Instant) -> Timestamp {
+    pub(crate) fn time_of_window(&self, now: Moment) -> Timestamp {
         self.ages.now(now)
     }
 

@@ -4,8 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use gesta_core::backend::{LoadRequest, Loaded};
-use gesta_core::{Error, EventType, Position, Result, StreamId};
-use tokio::time::Instant;
+use gesta_core::{Error, EventType, Moment, Position, Result, StreamId};
 
 use super::job::{Answer, Gave, JobId};
 use super::knowledge::{Hashes, OlderIds};
@@ -18,11 +17,11 @@ use crate::command::{Command, Compared, KnownOfMatch};
 
 impl<T> Sequencer<T> {
     pub(super) fn start_reads(&mut self, now: Now) {
-        self.start_loads(now.instant);
+        self.start_loads(now.moment);
         if let Some((id, job)) = self.reads.search() {
             self.outputs.push(Output::Read(id, job));
         }
-        self.start_matches(now.instant);
+        self.start_matches(now.moment);
         if let Some(listing) = self.knowledge.begin_listing() {
             let (id, job) = self.reads.list(listing);
             self.outputs.push(Output::Read(id, job));
@@ -31,7 +30,7 @@ impl<T> Sequencer<T> {
             self.reads.backfill();
         }
         let (knowledge, window) = (&self.knowledge, self.setting.config.idempotency);
-        let time = (now.instant, knowledge.time_of_window(now.instant));
+        let time = (now.moment, knowledge.time_of_window(now.moment));
         let end = knowledge.ids_known_after();
         let older = |start| knowledge.older_ids(start);
         if let Some((id, job)) = self.reads.next_of_window(window, time, end, older) {
@@ -39,7 +38,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    fn start_loads(&mut self, now: Instant) {
+    fn start_loads(&mut self, now: Moment) {
         if self.queue.waiting.is_empty() {
             self.reads.need_nothing();
             return;
@@ -75,7 +74,7 @@ impl<T> Sequencer<T> {
         self.outputs.push(Output::Read(id, job));
     }
 
-    fn start_matches(&mut self, now: Instant) {
+    fn start_matches(&mut self, now: Moment) {
         if std::mem::take(&mut self.queue.some_lookups_are_unawaited) {
             let awaited: HashSet<u64> = self.awaited().collect();
             self.reads.keep_matches(|number| awaited.contains(&number));
@@ -138,7 +137,7 @@ impl<T> Sequencer<T> {
 
     fn retry_backfill(&mut self, start: Option<Position>, error: &Error, now: Now) {
         let log = self.setting.log;
-        self.reads.retry_backfill(log, start, error, now.instant);
+        self.reads.retry_backfill(log, start, error, now.moment);
     }
 
     fn on_loaded(&mut self, request: LoadRequest, loaded: Result<Loaded>, now: Now) {
@@ -157,7 +156,7 @@ impl<T> Sequencer<T> {
         if is_passing(&error) {
             // Nothing is lost: it is asked for again. Who has waited for too long is given up.
             let log = self.setting.log;
-            self.reads.pause_loads(log, &error, now.instant);
+            self.reads.pause_loads(log, &error, now.moment);
         } else {
             // Callers are told, each by the answer; what only an administrator can change stays as it is for long.
             match error.is_for_administrator() {
@@ -247,7 +246,7 @@ impl<T> Sequencer<T> {
             Err(error) if is_passing(&error) => {
                 if self.awaited().any(|of| of == number) {
                     let log = self.setting.log;
-                    self.reads.retry_match(log, sought, &error, now.instant);
+                    self.reads.retry_match(log, sought, &error, now.moment);
                 }
                 return;
             }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use gesta_core::Moment;
 
 use super::connected::Connected;
 
@@ -45,8 +45,8 @@ impl Pace {
 
     /// Notes that a batch of `rows` rows was answered. The batch was sent at `sent`, as the last of `queue` batches
     /// under way.
-    pub(crate) fn committed(&mut self, sent: Instant, queue: usize, rows: usize, now: Instant) {
-        self.pace.answered(sent.into_std(), queue, now.into_std());
+    pub(crate) fn committed(&mut self, sent: Moment, queue: usize, rows: usize, now: Moment) {
+        self.pace.answered(sent, queue, now);
         self.probes = self.probes.saturating_add(u32::from(rows == 0));
     }
 
@@ -73,9 +73,9 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     /// A connection to a database so far away, of which nothing else is known.
-    fn connected(distance: Duration) -> (Pace, Instant) {
+    fn connected(distance: Duration) -> (Pace, Moment) {
         let mut pace = Pace::default();
-        let mut now = Instant::now();
+        let mut now = Moment::START;
         while pace.wants_probe() {
             pace.committed(now, 1, 0, now + distance);
             now += distance;
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn work_that_grows_is_noticed_once_batches_are_sent_faster_than_answered() {
         let mut pace = after(MS / 4, MS * 10, 4);
-        let start = Instant::now();
+        let start = Moment::START;
         for n in 0..400 {
             let (burst, nth) = (MS * 40 * (n / 4), n % 4);
             pace.committed(

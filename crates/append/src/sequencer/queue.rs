@@ -162,8 +162,7 @@ impl<T> Queue<T> {
 
 #[cfg(test)]
 mod tests {
-    use gesta_core::{Append, EventData, EventType, ExpectedRevision};
-    use tokio::time::Instant;
+    use gesta_core::{Append, EventData, EventType, ExpectedRevision, Moment};
 
     use super::*;
 
@@ -171,7 +170,7 @@ mod tests {
         let stream = StreamId::new(stream).expect("valid");
         let event = EventData::json(EventType::new("e").expect("valid"), "{}").without_id();
         let append = Append::to(stream, ExpectedRevision::Any, vec![event]);
-        queue.arrive(Command::append(ticket, append, Instant::now()).expect("valid"));
+        queue.arrive(Command::append(ticket, append, Moment::START).expect("valid"));
     }
 
     fn waits(queue: &mut Queue<&'static str>) {

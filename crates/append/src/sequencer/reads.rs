@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use gesta_core::backend::LoadRequest;
 use gesta_core::{
-    BackOff, Error, IdempotencyWindow, LastingFault, LogId, Position, StreamId, Timestamp,
+    BackOff, Error, IdempotencyWindow, LastingFault, LogId, Moment, Position, StreamId, Timestamp,
     warn_once,
 };
-use tokio::time::Instant;
 
 use super::job::{Job, JobId, MatchSearch, What};
 use super::knowledge::{Listing, OlderIds};
@@ -68,7 +67,7 @@ pub(crate) struct SoughtMatch {
     /// The pauses after its failures. Each search has its own, so that one which always fails holds up no other.
     pauses: BackOff,
     /// The time before which it is not tried again, if it has failed.
-    not_before: Option<Instant>,
+    not_before: Option<Moment>,
 }
 
 /// The backfill: it reads the ids of the deduplication window, newest first, in the background.
@@ -77,9 +76,9 @@ enum Backfill {
     /// The backfill is not begun, or done, or a read of it is under way.
     Nothing,
     /// The start of the window must be found, but not before this time.
-    FindStart(Option<Instant>),
+    FindStart(Option<Moment>),
     /// The next range must be read of the window that begins after this position, but not before this time.
-    Read(Position, Option<Instant>),
+    Read(Position, Option<Moment>),
 }
 
 /// The reads under way, and those that are due.
@@ -211,7 +210,7 @@ impl Reads {
 
     /// Begins the next search for a condition, unless enough are under way. One that has failed a moment ago lets
     /// others go first.
-    pub(crate) fn next_match(&mut self, now: Instant) -> Option<(JobId, Job)> {
+    pub(crate) fn next_match(&mut self, now: Moment) -> Option<(JobId, Job)> {
         if self.matches >= MATCHES_MAX {
             return None;
         }
@@ -236,7 +235,7 @@ impl Reads {
         log: LogId,
         mut sought: SoughtMatch,
         error: &Error,
-        now: Instant,
+        now: Moment,
     ) {
         let what = "cannot look for events that conditions exclude, trying again";
         self.matches_trouble.note(error, now);
@@ -253,12 +252,12 @@ impl Reads {
     // ---- streams and types ----
 
     /// Returns whether another load may be sent. A pause that is over ends.
-    pub(crate) fn may_load(&mut self, now: Instant) -> bool {
+    pub(crate) fn may_load(&mut self, now: Moment) -> bool {
         self.loads_pause.is_over(now) && self.loads < LOADS_MAX
     }
 
     /// Pauses loads after one has failed for a passing reason.
-    pub(crate) fn pause_loads(&mut self, log: LogId, error: &Error, now: Instant) {
+    pub(crate) fn pause_loads(&mut self, log: LogId, error: &Error, now: Moment) {
         let what = "cannot look up streams, trying again";
         self.loads_pause.begin(log, error, what, now);
     }
@@ -364,7 +363,7 @@ impl Reads {
         log: LogId,
         start: Option<Position>,
         error: &Error,
-        now: Instant,
+        now: Moment,
     ) {
         warn_once!(
             self.backfill_told,
@@ -383,11 +382,11 @@ impl Reads {
     pub(crate) fn next_of_window(
         &mut self,
         window: IdempotencyWindow,
-        (now, wall): (Instant, Timestamp),
+        (now, wall): (Moment, Timestamp),
         end: Position,
         older: impl FnOnce(Position) -> Option<OlderIds>,
     ) -> Option<(JobId, Job)> {
-        let is_due = |at: Option<Instant>| at.is_none_or(|at| at <= now);
+        let is_due = |at: Option<Moment>| at.is_none_or(|at| at <= now);
         match self.backfill {
             Backfill::FindStart(at) if is_due(at) => {
                 self.backfill = Backfill::Nothing;
@@ -408,7 +407,7 @@ impl Reads {
     }
 
     /// Returns the time at which a read that could not be done is to be tried again.
-    pub(crate) fn wake_at(&self) -> Option<Instant> {
+    pub(crate) fn wake_at(&self) -> Option<Moment> {
         let backfill = match self.backfill {
             Backfill::FindStart(at) | Backfill::Read(_, at) => at,
             Backfill::Nothing => None,
@@ -471,7 +470,7 @@ mod tests {
     /// asked for again, but the loads under way are still counted.
     #[test]
     fn loads_are_few_and_each_stream_is_in_one() {
-        let (mut reads, now) = (Reads::default(), Instant::now());
+        let (mut reads, now) = (Reads::default(), Moment::START);
         let [a, b] = ["a", "b"].map(|name| StreamId::new(name).expect("valid"));
         assert!(reads.claim(&a) && !reads.claim(&a));
         let (first, _) = reads.load(load(&a));
@@ -490,7 +489,7 @@ mod tests {
 
     #[test]
     fn loads_that_fail_are_tried_again_after_a_pause() {
-        let (mut reads, now) = (Reads::default(), Instant::now());
+        let (mut reads, now) = (Reads::default(), Moment::START);
         reads.pause_loads(LogId(0), &Error::unavailable("away"), now);
         let until = reads.wake_at().expect("is tried again");
         assert!(until > now && !reads.may_load(now));
@@ -505,7 +504,7 @@ mod tests {
     /// Goal: what could not be read of the window is read after a pause, and goes on where it was.
     #[test]
     fn the_window_is_read_after_a_pause() {
-        let (mut reads, now) = (Reads::default(), Instant::now());
+        let (mut reads, now) = (Reads::default(), Moment::START);
         let window = IdempotencyWindow {
             time: Duration::ZERO,
             positions: 1,

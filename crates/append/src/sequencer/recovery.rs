@@ -24,8 +24,7 @@
 use std::time::Duration;
 
 use gesta_core::backend::{BatchOutcome, LogEnd};
-use gesta_core::{Error, ErrorKind, Incarnation, Position, Result, StreamId};
-use tokio::time::Instant;
+use gesta_core::{Error, ErrorKind, Incarnation, Moment, Position, Result, StreamId};
 
 use super::forming::InFlight;
 use super::late::Late;
@@ -59,7 +58,7 @@ pub(super) enum Phase<T> {
         lost: Vec<Lost<T>>,
     },
     /// The next step is tried at this time.
-    Pausing(Instant, Step),
+    Pausing(Moment, Step),
     /// A connection was asked for.
     Connecting(Goal),
     /// The log is being read from the last known row.
@@ -258,7 +257,7 @@ impl<T> Sequencer<T> {
             Step::Reach(Goal::CatchUp)
         };
         match pause {
-            Some(pause) => self.recovery.phase = Phase::Pausing(now.instant + pause, step),
+            Some(pause) => self.recovery.phase = Phase::Pausing(now.moment + pause, step),
             None => self.try_step(step),
         }
     }
@@ -272,9 +271,9 @@ impl<T> Sequencer<T> {
             BatchOutcome::Missed => {
                 self.stats.misses.add(1);
                 self.recovery.missed_at = Some(self.committed.position);
-                let sent = lost.first().map_or(now.instant, |lost| lost.batch.sent);
+                let sent = lost.first().map_or(now.moment, |lost| lost.batch.sent);
                 let distance = self.pace.round_trip();
-                let ask = self.giving_way.missed(sent, distance, now.instant)?;
+                let ask = self.giving_way.missed(sent, distance, now.moment)?;
                 self.outputs.push(Output::Signal(ask.signal));
                 ask.read_after
             }
@@ -284,7 +283,7 @@ impl<T> Sequencer<T> {
             }
             BatchOutcome::Failed(error) => {
                 self.stats.failures.add(1);
-                self.trouble.note(error, now.instant);
+                self.trouble.note(error, now.moment);
                 if is_passing(error) {
                     self.trouble.warn(log, error, "batch failed, trying again");
                     return Some(self.back_off());
@@ -303,7 +302,7 @@ impl<T> Sequencer<T> {
                 self.stats.failures.add(1);
                 // A batch that ends every connection is not sent as fast as connections are made.
                 let is_again = self.trouble.last_error().is_some();
-                self.trouble.note(error, now.instant);
+                self.trouble.note(error, now.moment);
                 let what = "connection lost during a commit; connecting again until it is known what was stored";
                 self.trouble.warn(log, error, what);
                 is_again.then(|| self.back_off())
@@ -320,7 +319,7 @@ impl<T> Sequencer<T> {
         let placed = &mut offending.batch.cargo.placed;
         match placed.len() {
             0 => {
-                self.trouble.note(error, now.instant);
+                self.trouble.note(error, now.moment);
                 return true;
             }
             1 => {
@@ -374,7 +373,7 @@ impl<T> Sequencer<T> {
     }
 
     pub(super) fn pause(&mut self, step: Step, now: Now) {
-        let until = now.instant + self.back_off();
+        let until = now.moment + self.back_off();
         self.recovery.phase = Phase::Pausing(until, step);
     }
 
@@ -388,15 +387,15 @@ impl<T> Sequencer<T> {
         if self.is_running() && self.reads.failing().is_none() {
             return;
         }
-        self.give_up_old(now.instant);
+        self.give_up_old(now.moment);
         if let Phase::Pausing(until, step) = self.recovery.phase
-            && until <= now.instant
+            && until <= now.moment
         {
             self.try_step(step);
         }
     }
 
-    pub(super) fn recovery_wakes_at(&self) -> Option<Instant> {
+    pub(super) fn recovery_wakes_at(&self) -> Option<Moment> {
         let oldest = self.queue.inbox.front();
         let gives_up = oldest.map(|oldest| oldest.arrived + self.setting.config.give_up_after);
         match &self.recovery.phase {
@@ -406,10 +405,9 @@ impl<T> Sequencer<T> {
         }
     }
 
-    fn give_up_old(&mut self, now: Instant) {
+    fn give_up_old(&mut self, now: Moment) {
         let give_up_after = self.setting.config.give_up_after;
-        let is_old =
-            |command: &Command<T>| now.saturating_duration_since(command.arrived) >= give_up_after;
+        let is_old = |command: &Command<T>| now.since(command.arrived) >= give_up_after;
         // Retries that waited for a command that is given up may be as old.
         loop {
             let old = self.queue.extract(is_old);
@@ -417,7 +415,7 @@ impl<T> Sequencer<T> {
                 return;
             }
             for command in old {
-                let waited = now.saturating_duration_since(command.arrived).as_secs();
+                let waited = now.since(command.arrived).as_secs();
                 let error = self.given_up(&command, waited);
                 self.answer(command, Err(error));
             }
@@ -458,7 +456,7 @@ impl<T> Sequencer<T> {
                 self.try_step(Step::Reach(goal));
             }
             Err(error) => {
-                self.trouble.note(&error, now.instant);
+                self.trouble.note(&error, now.moment);
                 if !is_passing(&error) {
                     self.refuse_all(&error);
                 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use gesta_core::backend::{BatchOutcome, StoredId};
-use gesta_core::{Appended, Error, ErrorKind, KnownEnd, Result};
-use tokio::time::Instant;
+use gesta_core::{Appended, Error, ErrorKind, KnownEnd, Moment, Result};
 
 use super::forming::{DependentAnswer, Forming, InFlight, appended};
 use super::{Now, Output, Sequencer, unknown};
@@ -22,10 +21,10 @@ const GATHERED_IN_FLIGHT_MAX: usize = 4;
 impl<T> Sequencer<T> {
     pub(super) fn send_if_due(&mut self, now: Now) {
         loop {
-            if self.writer.is_none() || self.giving_way.gives_way(self.has_work(), now.instant) {
+            if self.writer.is_none() || self.giving_way.gives_way(self.has_work(), now.moment) {
                 return;
             }
-            let is_due = !self.forming.is_empty() && self.is_worth_sending(now.instant);
+            let is_due = !self.forming.is_empty() && self.is_worth_sending(now.moment);
             if self.is_probe_due() || is_due && self.is_distance_unknown() {
                 self.send(Forming::default(), now);
             }
@@ -59,13 +58,13 @@ impl<T> Sequencer<T> {
     /// of batches in flight must be below its bound, and one of three things must hold: the backend gathers batches and
     /// few are under way; the database would be idle before the next batch reaches it; or few are under way and the
     /// batch is at least as large as the smallest of them.
-    fn is_worth_sending(&self, now: Instant) -> bool {
+    fn is_worth_sending(&self, now: Moment) -> bool {
         let Some(oldest) = self.in_flight.front() else {
             return true;
         };
         let in_flight = self.in_flight.len();
         let room_for_a_small_one = || {
-            let age = now.saturating_duration_since(oldest.sent);
+            let age = now.since(oldest.sent);
             self.pace.database_would_be_idle(in_flight, age)
         };
         let full_max = if self.pace.is_near() {
@@ -97,7 +96,7 @@ impl<T> Sequencer<T> {
             return;
         };
         let queue = self.in_flight.len() + 1;
-        let batch = forming.close(self.setting.log, after, writer, queue, now.instant);
+        let batch = forming.close(self.setting.log, after, writer, queue, now.moment);
         if !batch.is_probe() {
             self.stats.batches.add(1);
             self.stats.events.add(batch.batch.rows.len() as u64);
@@ -117,7 +116,7 @@ impl<T> Sequencer<T> {
         }
         match outcome {
             BatchOutcome::Committed => {
-                self.measure(&batch, now.instant);
+                self.measure(&batch, now.moment);
                 // An empty batch that goes before another proves nothing about that one.
                 if !batch.is_probe() || self.in_flight.is_empty() {
                     self.on_success();
@@ -139,7 +138,7 @@ impl<T> Sequencer<T> {
         }
     }
 
-    fn measure(&mut self, batch: &InFlight<T>, now: Instant) {
+    fn measure(&mut self, batch: &InFlight<T>, now: Moment) {
         if !batch.is_probe() {
             let go_on = self.giving_way.committed(now);
             self.outputs.extend(go_on.map(Output::Signal));
@@ -182,7 +181,7 @@ impl<T> Sequencer<T> {
         self.queue.committed();
         let end = batch.end;
         let nothing_open = self.in_flight.is_empty() && self.forming.is_empty();
-        self.knowledge.shrink(now.instant, end, nothing_open);
+        self.knowledge.shrink(now.moment, end, nothing_open);
     }
 
     fn answer_dependent(&mut self, command: Command<T>, answer: DependentAnswer, now: Now) {

@@ -20,10 +20,9 @@ use gesta_core::backend::{
 };
 use gesta_core::{
     After, Append, Appended, AppendedStream, Error, ErrorKind, EventData, EventId, EventType,
-    ExpectedRevision, Incarnation, Lifecycle, LifecycleChange, LogId, Position, Result, Revision,
-    StreamId, StreamMetadata, Timestamp,
+    ExpectedRevision, Incarnation, Lifecycle, LifecycleChange, LogId, Moment, Position, Result,
+    Revision, StreamId, StreamMetadata, Timestamp,
 };
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::job::{Answer, Gave, Job, JobId, What};
@@ -66,7 +65,7 @@ impl Driver {
     /// A sequencer that has just asked for its first connection.
     fn new(config: Config, in_flight_max: usize) -> Self {
         let now = Now {
-            instant: Instant::now(),
+            moment: Moment::START,
             wall: Timestamp(1_000_000_000_000),
             database: None,
         };
@@ -137,14 +136,14 @@ impl Driver {
     /// The time after a while, which has not passed yet.
     fn later(&self, time: Duration) -> Now {
         Now {
-            instant: self.now.instant + time,
+            moment: self.now.moment + time,
             ..self.now
         }
     }
 
     /// Time passes.
     fn pass(&mut self, time: Duration) {
-        self.now.instant += time;
+        self.now.moment += time;
         self.now.wall.0 += i64::try_from(time.as_micros()).expect("short");
         self.work();
     }
@@ -180,7 +179,7 @@ impl Driver {
     fn owned(&mut self, stream: &str, last: EventId, events: usize) -> u32 {
         self.tickets += 1;
         let (after, events) = (After::Event(last), some(events));
-        let command = Command::owned(self.tickets, name(stream), after, events, self.now.instant);
+        let command = Command::owned(self.tickets, name(stream), after, events, self.now.moment);
         self.on(Input::Command(command.expect("valid")));
         self.tickets
     }
@@ -188,7 +187,7 @@ impl Driver {
     /// Appends, together with what is brought next.
     fn bring(&mut self, request: Append) -> u32 {
         self.tickets += 1;
-        let command = Command::append(self.tickets, request, self.now.instant).expect("valid");
+        let command = Command::append(self.tickets, request, self.now.moment).expect("valid");
         self.sequencer.on(Input::Command(command), self.now);
         self.tickets
     }

@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use gesta_core::{BackOff, Error, ErrorKind, LastingFault, LogId, warn_once};
-use tokio::time::Instant;
+use gesta_core::{BackOff, Error, ErrorKind, LastingFault, LogId, Moment, warn_once};
 
 const BACK_OFF_MIN: Duration = Duration::from_millis(10);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
@@ -20,8 +19,8 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 pub(crate) struct Trouble {
     back_off: BackOff,
     pause: Duration,
-    since: Option<Instant>,
-    last: Option<(Instant, Error)>,
+    since: Option<Moment>,
+    last: Option<(Moment, Error)>,
     told: LastingFault,
     /// Whether a lasting fault was logged. This is kept apart, because a lasting fault may begin while a passing one
     /// lasts.
@@ -57,7 +56,7 @@ pub(crate) fn is_passing(error: &Error) -> bool {
 
 impl Trouble {
     /// Notes a failure.
-    pub(crate) fn note(&mut self, error: &Error, now: Instant) {
+    pub(crate) fn note(&mut self, error: &Error, now: Moment) {
         self.pause = self.back_off.pause();
         self.since.get_or_insert(now);
         self.last = Some((now, error.clone()));
@@ -112,20 +111,16 @@ impl Trouble {
 
     /// Returns why appends cannot succeed now; `None` if they can. `oldest_sent` is the time at which the oldest
     /// unanswered batch was sent.
-    pub(crate) fn why_not_ready(
-        &self,
-        oldest_sent: Option<Instant>,
-        now: Instant,
-    ) -> Option<String> {
+    pub(crate) fn why_not_ready(&self, oldest_sent: Option<Moment>, now: Moment) -> Option<String> {
         if let (Some((at, error)), Some(since)) = (&self.last, self.since) {
-            let has_lasted = now.saturating_duration_since(since) >= TOLD_AFTER;
-            let is_old = now.saturating_duration_since(*at) >= FORGOTTEN_AFTER;
+            let has_lasted = now.since(since) >= TOLD_AFTER;
+            let is_old = now.since(*at) >= FORGOTTEN_AFTER;
             let is_lasting = !is_passing(error);
             if is_lasting && !is_old || !is_lasting && has_lasted {
                 return Some(error.to_string());
             }
         }
-        let unanswered = now.saturating_duration_since(oldest_sent?);
+        let unanswered = now.since(oldest_sent?);
         (unanswered >= STALLED_AFTER)
             .then(|| format!("a commit is unanswered for {} s", unanswered.as_secs()))
     }
@@ -135,20 +130,20 @@ impl Trouble {
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     /// The time before which none is tried.
-    until: Option<Instant>,
+    until: Option<Moment>,
     trouble: Trouble,
 }
 
 impl Pause {
     /// Begins a pause, which is longer each time.
-    pub(crate) fn begin(&mut self, log: LogId, error: &Error, what: &str, now: Instant) {
+    pub(crate) fn begin(&mut self, log: LogId, error: &Error, what: &str, now: Moment) {
         self.trouble.note(error, now);
         self.trouble.warn(log, error, what);
         self.until = Some(now + self.trouble.back_off(Duration::MAX));
     }
 
     /// Returns when the pause ends; `None` if there is none.
-    pub(crate) fn until(&self) -> Option<Instant> {
+    pub(crate) fn until(&self) -> Option<Moment> {
         self.until
     }
 
@@ -158,7 +153,7 @@ impl Pause {
     }
 
     /// Returns whether there is no pause. One that is over ends.
-    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_over(&mut self, now: Moment) -> bool {
         self.until = self.until.filter(|until| now < *until);
         self.until.is_none()
     }
@@ -182,7 +177,7 @@ mod tests {
 
     #[test]
     fn tries_follow_one_another_ever_more_slowly() {
-        let (mut trouble, now) = (Trouble::default(), Instant::now());
+        let (mut trouble, now) = (Trouble::default(), Moment::START);
         let error = Error::unavailable("away");
         let mut waits = Vec::new();
         for _ in 0..12 {
@@ -203,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_passing_fault_is_told_once_it_has_lasted_and_a_lasting_one_at_once() {
-        let now = Instant::now();
+        let now = Moment::START;
         let mut trouble = Trouble::default();
         assert_eq!(trouble.why_not_ready(None, now), None);
         trouble.note(&Error::unavailable("away"), now);
@@ -219,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_commit_without_an_answer_is_told() {
-        let now = Instant::now();
+        let now = Moment::START;
         let trouble = Trouble::default();
         assert_eq!(trouble.why_not_ready(Some(now), now), None);
         let later = now + STALLED_AFTER;
@@ -230,7 +225,7 @@ mod tests {
     fn a_success_tells_whether_a_fault_was_told() {
         let (log, error) = (LogId(0), Error::unavailable("away"));
         let mut trouble = Trouble::default();
-        trouble.note(&error, Instant::now());
+        trouble.note(&error, Moment::START);
         assert!(!trouble.clear(), "it passed before anybody was told");
         trouble.warn(log, &error, "again");
         trouble.forget();
@@ -241,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_last_fault_is_remembered_until_a_commit() {
-        let now = Instant::now();
+        let now = Moment::START;
         let mut trouble = Trouble::default();
         assert!(trouble.last_error().is_none());
         trouble.note(&Error::unavailable("first"), now);

@@ -5,13 +5,12 @@
 //! changed.
 
 use gesta_core::registry::{Look, MoveReason, NodeId, NodeState, Tenure};
-use gesta_core::{LogId, Result};
+use gesta_core::{LogId, Moment, Result};
 
 use super::hand_over::Stage;
 use super::note::Note;
 use super::observe::LookTimes;
 use super::shares;
-use super::times::Moment;
 use super::{Change, Changed, Core, LogState, Output, Standing, Stop, draw_generation};
 
 impl Core {
@@ -205,7 +204,7 @@ impl Core {
         }
         self.is_look_needed = true;
         match (change, changed) {
-            (Change::Join(_), Err(_)) => self.join_due = now.plus(self.jittered(self.beat())),
+            (Change::Join(_), Err(_)) => self.join_due = now + self.jittered(self.beat()),
             (Change::Claim(claims), Ok(Changed::Claimed(got))) => {
                 self.on_claimed(&claims, &got, now);
                 self.look_after(!got.is_empty(), now);
@@ -267,7 +266,7 @@ impl Core {
     }
 
     fn on_released(&mut self, tenure: Tenure, now: Moment) {
-        let leave_until = now.plus(self.beat() * 8);
+        let leave_until = now + self.beat() * 8;
         let log = self.log_mut(tenure.log);
         log.leave_until = Some(leave_until);
         self.on_moved(Note::Moved {

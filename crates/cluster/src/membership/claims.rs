@@ -3,13 +3,13 @@
 //! The nodes do not agree upon who takes which log. All nodes compute about the same order; those that come later in it
 //! wait a moment for those that come first. If two nodes claim the same log, the epoch lets one of them win.
 
-use gesta_core::LogId;
 use gesta_core::registry::{
     Claim, LeaseEpoch, LeaseRow, Look, MoveReason, NodeId, NodeRow, NodeState, Tenure,
 };
+use gesta_core::{LogId, Moment};
 
 use super::shares::Shares;
-use super::times::{Moment, RANK_STEP};
+use super::times::RANK_STEP;
 use super::{Change, Core, Note};
 
 impl Core {
@@ -85,7 +85,7 @@ impl Core {
         let look = self.look.as_ref().filter(|look| look.is_registered)?;
         let ranks = u32::try_from(look.nodes.len()).unwrap_or(u32::MAX);
         let next_step = |since: Moment| {
-            let mut steps = (0..ranks).map(|rank| since.plus(RANK_STEP * rank));
+            let mut steps = (0..ranks).map(|rank| since + RANK_STEP * rank);
             steps.find(|step| *step > now)
         };
         let free = self.logs.iter().filter_map(|log| log.free_since);
@@ -105,7 +105,7 @@ impl Core {
             };
             let (from, was_stuck) = (lease.owner, was_stuck(lease));
             let log = self.log_mut(tenure.log);
-            log.keep_until = was_stuck.then(|| now.plus(rest));
+            log.keep_until = was_stuck.then(|| now + rest);
             let without_owner = log.free_since.map(|since| now.since(since));
             self.on_moved(Note::Moved {
                 log: tenure.log,

@@ -5,15 +5,15 @@
 //! is sent that ends its tenure. From then on it does not serve the log, until a look tells what became of the
 //! statement.
 
-use gesta_core::LogId;
 use gesta_core::registry::{
     HandOver, LeaseEpoch, LeaseRow, Look, MoveReason, NodeId, NodeRow, NodeState, Tenure,
 };
+use gesta_core::{LogId, Moment};
 use std::time::Duration;
 
 use super::random::affinity;
 use super::shares::{self, Shares};
-use super::times::{HAND_OVERS_MAX, Moment};
+use super::times::HAND_OVERS_MAX;
 use super::{Change, Core, Note, Output, Preparation, Readiness};
 
 /// The time between two moves of logs for the sake of balance.

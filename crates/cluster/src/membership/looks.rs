@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::times::Moment;
+use gesta_core::Moment;
 
 /// The number of looks that others may ask for at once. This is also the number of parts of a beat: with each part one
 /// more look may be asked for.
@@ -33,7 +33,7 @@ impl Looks {
         let every = beat / AT_ONCE_MAX;
         while self.left < AT_ONCE_MAX && now.since(self.since) >= every {
             self.left += 1;
-            self.since = self.since.plus(every);
+            self.since += every;
         }
         if self.left == AT_ONCE_MAX {
             self.since = now;
@@ -54,9 +54,9 @@ mod tests {
         let mut looks = Looks::begin(start);
         let mut taken = |at: Moment| (0..50).filter(|_| looks.take(beat, at)).count();
         assert_eq!(taken(start), 32);
-        assert_eq!(taken(start.plus(Duration::from_millis(24))), 0);
-        assert_eq!(taken(start.plus(Duration::from_millis(25))), 1);
-        assert_eq!(taken(start.plus(Duration::from_millis(80))), 2);
-        assert_eq!(taken(start.plus(Duration::from_secs(60))), 32);
+        assert_eq!(taken(start + Duration::from_millis(24)), 0);
+        assert_eq!(taken(start + Duration::from_millis(25)), 1);
+        assert_eq!(taken(start + Duration::from_millis(80)), 2);
+        assert_eq!(taken(start + Duration::from_secs(60)), 32);
     }
 }

@@ -10,10 +10,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gesta_core::Moment;
 use gesta_core::registry::{Generation, Look, NodeId, NodeRow, Suspect};
 
 use super::shares;
-use super::times::{LOOKS_MIN, Moment, SILENT, SILENT_REFUSED, SILENT_WITH_MOST};
+use super::times::{LOOKS_MIN, SILENT, SILENT_REFUSED, SILENT_WITH_MOST};
 
 /// The moments at which a look was sent, and at which its answer came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,7 +147,7 @@ impl Observations {
             let times = [SILENT_REFUSED, SILENT, SILENT_WITH_MOST].into_iter();
             let times = times.skip(usize::from(known.refused < 2));
             times
-                .map(|beats| known.since.plus(beat * beats))
+                .map(|beats| known.since + beat * beats)
                 .find(|due| *due > now)
         };
         self.0.values().filter_map(due).min()

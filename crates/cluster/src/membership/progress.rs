@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gesta_core::LogId;
 use gesta_core::registry::{Look, NodeRow, NodeState, Tenure};
+use gesta_core::{LogId, Moment};
 
-use super::times::{Moment, STUCK_ROUNDS};
+use super::times::STUCK_ROUNDS;
 use super::{Change, Core};
 
 /// How far the pipeline of a log has come.
@@ -125,7 +125,7 @@ mod tests {
                 )
             };
             progress.take(&[sign(0, done), sign(1, 0)], APART, now);
-            now = now.plus(pause);
+            now += pause;
         }
         progress.stuck().collect()
     }
@@ -155,7 +155,7 @@ mod tests {
                 )
             };
             progress.take(&[sign(0, done), sign(1, 0)], APART, now);
-            now = now.plus(APART);
+            now += APART;
         };
         (0..5).for_each(|done| round(&mut progress, done));
         progress.forget();

@@ -3,9 +3,10 @@
 //! Why: a node that restarts comes back within seconds, and a rolling restart changes the membership repeatedly. A node
 //! that balanced at once would move logs two or three times.
 
+use gesta_core::Moment;
 use gesta_core::registry::{Generation, Look, NodeId, NodeState};
 
-use super::times::{Config, Moment};
+use super::times::Config;
 
 #[derive(Debug)]
 pub(crate) struct Settle {

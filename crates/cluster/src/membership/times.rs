@@ -2,26 +2,6 @@
 
 use std::time::Duration;
 
-/// The time since some start, by a clock that counts the time in which the machine was suspended and never steps.
-///
-/// A moment belongs to a clock of its own, because the monotonic clock of many systems stands still during suspension.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Moment(pub Duration);
-
-impl Moment {
-    /// Returns the time from `earlier` to this moment; 0 if `earlier` is later.
-    #[must_use]
-    pub fn since(self, earlier: Moment) -> Duration {
-        self.0.saturating_sub(earlier.0)
-    }
-
-    /// Returns the moment that is later by `time`.
-    #[must_use]
-    pub fn plus(self, time: Duration) -> Self {
-        Self(self.0.saturating_add(time))
-    }
-}
-
 /// The times that are set. These times must be equal in all nodes of a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {

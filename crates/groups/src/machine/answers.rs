@@ -12,9 +12,8 @@
 //! event that no consumer survives is parked after its number of tries, and takes no other event with it.
 
 use std::collections::HashSet;
-use std::time::Instant;
 
-use gesta_core::SharedEvent;
+use gesta_core::{Moment, SharedEvent};
 
 use super::{ConsumerId, Machine, Origin, State, Token, Which};
 
@@ -60,7 +59,7 @@ pub struct ParkOrder {
 
 impl Machine {
     /// Finishes these events, which a consumer acknowledges. Returns for how many of them the answer came in time.
-    pub fn ack(&mut self, consumer: ConsumerId, events: &[Which], now: Instant) -> usize {
+    pub fn ack(&mut self, consumer: ConsumerId, events: &[Which], now: Moment) -> usize {
         self.consumers.heard(consumer);
         let mut known = 0;
         for event in events {
@@ -80,7 +79,7 @@ impl Machine {
         events: &[Which],
         action: Action,
         reason: &str,
-        now: Instant,
+        now: Moment,
     ) -> usize {
         self.consumers.heard(consumer);
         let mut known = 0;
@@ -106,7 +105,7 @@ impl Machine {
         known
     }
 
-    fn take_back(&mut self, consumer: ConsumerId, event: Which, now: Instant) -> Option<Token> {
+    fn take_back(&mut self, consumer: ConsumerId, event: Which, now: Moment) -> Option<Token> {
         let token = self.consumers.take(consumer, event, now);
         match token {
             Some(token) => self.forget_deadline(token),
@@ -129,7 +128,7 @@ impl Machine {
 
     /// Takes an event that its consumer has held for too long back from the consumer. The caller tells what becomes of
     /// it: [`Machine::timed_out`] if the consumer had taken it from its queue, else [`Machine::not_taken`].
-    pub fn expired(&mut self, now: Instant) -> Option<(ConsumerId, Token)> {
+    pub fn expired(&mut self, now: Moment) -> Option<(ConsumerId, Token)> {
         let (deadline, token) = *self.deadlines.first()?;
         if deadline.at > now {
             return None;

@@ -5,14 +5,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use uuid::Uuid;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{Refused, Token};
 use crate::settings::{CONSUMER_EVENTS_MAX, Strategy};
-use gesta_core::EventId;
+use gesta_core::{EventId, Moment};
 
 /// Number of classes of pinned events. Each class belongs to one consumer.
 pub(super) const PINS: u16 = 1_024;
@@ -87,7 +87,7 @@ struct Member {
 #[derive(Clone, Copy, Debug)]
 struct Held {
     event: EventId,
-    since: Instant,
+    since: Moment,
     /// Number of the delivery among those to this consumer, from 1.
     number: u64,
 }
@@ -248,7 +248,7 @@ impl Consumers {
         token: Token,
         event: EventId,
         pin: u16,
-        now: Instant,
+        now: Moment,
     ) -> Option<ConsumerId> {
         let at = match self.strategy {
             Strategy::RoundRobin => self.next_in_turn(event)?,
@@ -301,7 +301,7 @@ impl Consumers {
 
     /// Takes an event back from a consumer that answers for it; returns `None` if the consumer does not hold it.
     /// Earlier deliveries that are in doubt have failed: [`Consumers::passed_over`] returns them.
-    pub(super) fn take(&mut self, id: ConsumerId, which: Which, now: Instant) -> Option<Token> {
+    pub(super) fn take(&mut self, id: ConsumerId, which: Which, now: Moment) -> Option<Token> {
         let at = self.find(id)?;
         let token = match which {
             Which::Delivery(token) => Some(token),
@@ -314,7 +314,7 @@ impl Consumers {
             && let Some(held) = held
         {
             member.latencies.truncate(LATENCIES_MAX - 1);
-            let latency = now.saturating_duration_since(held.since);
+            let latency = now.since(held.since);
             member.latencies.push_front(latency);
         }
         held.and(token)
@@ -441,7 +441,7 @@ mod tests {
     }
 
     fn given(consumers: &mut Consumers, events: std::ops::Range<u64>) -> Vec<Option<u128>> {
-        let now = Instant::now();
+        let now = Moment::START;
         let give = |number: u64| {
             let pin = u16::try_from(number).expect("small");
             let to = consumers.give(Token(number), event(number.into()), pin, now)?;
@@ -455,7 +455,7 @@ mod tests {
         let mut consumers = three(Strategy::RoundRobin);
         assert_eq!(given(&mut consumers, 0..4), [1, 2, 3, 1].map(Some));
         consumers
-            .take(id(3), Which::Event(event(2)), Instant::now())
+            .take(id(3), Which::Event(event(2)), Moment::START)
             .expect("held");
         assert_eq!(
             given(&mut consumers, 4..8),
@@ -471,7 +471,7 @@ mod tests {
         let mut consumers = three(Strategy::DispatchToSingle);
         assert_eq!(given(&mut consumers, 0..3), [1, 1, 2].map(Some));
         consumers
-            .take(id(1), Which::Delivery(Token(0)), Instant::now())
+            .take(id(1), Which::Delivery(Token(0)), Moment::START)
             .expect("held");
         assert_eq!(given(&mut consumers, 3..4), [Some(1)]);
     }
@@ -496,7 +496,7 @@ mod tests {
         for (old, new) in before.iter().zip(owners(&mut consumers)) {
             assert!(new == *old || *old == 2);
         }
-        let now = Instant::now();
+        let now = Moment::START;
         let mut give = |number| consumers.give(Token(number), event(number.into()), 7, now);
         let owner = give(0).expect("room");
         assert_eq!([give(1), give(2)], [Some(owner), None]);
@@ -505,7 +505,7 @@ mod tests {
     #[test]
     fn one_consumer_never_holds_two_events_with_one_id() {
         let mut consumers = Consumers::new(Strategy::RoundRobin, 3, true);
-        let now = Instant::now();
+        let now = Moment::START;
         consumers.join(id(1), 9).expect("room");
         assert!(consumers.give(Token(1), event(7), 0, now).is_some());
         assert!(consumers.give(Token(2), event(7), 0, now).is_none());

@@ -2,7 +2,8 @@
 //!
 //! Invariant: one write is under way at a time, and a place that was written last is not written again.
 
-use std::time::{Duration, Instant};
+use gesta_core::Moment;
+use std::time::Duration;
 
 use crate::settings::Settings;
 
@@ -15,7 +16,7 @@ pub(super) struct Progress {
     /// Number of events that were finished since the last write began.
     finished: u32,
     /// Time at which the last write, or else the group, began.
-    since: Instant,
+    since: Moment,
     after: Duration,
     count_min: u32,
     /// Number of finished events that is enough for a write by itself. 0: no number is.
@@ -23,7 +24,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(settings: &Settings, written: u64, now: Instant) -> Self {
+    pub(super) fn new(settings: &Settings, written: u64, now: Moment) -> Self {
         Self {
             written,
             writing: None,
@@ -40,7 +41,7 @@ impl Progress {
     }
 
     /// Returns the place to write now if it is time to write. The place counts as being written from then on.
-    pub(super) fn begin(&mut self, place: u64, now: Instant) -> Option<u64> {
+    pub(super) fn begin(&mut self, place: u64, now: Moment) -> Option<u64> {
         let many = self.count_max > 0 && self.finished >= self.count_max;
         let due = many || self.due_at().is_some_and(|at| at <= now);
         due.then(|| self.begin_at_once(place, now)).flatten()
@@ -48,7 +49,7 @@ impl Progress {
 
     /// Returns the place to write, whether it is time or not; `None` if it was written, or if another write is under
     /// way.
-    pub(super) fn begin_at_once(&mut self, place: u64, now: Instant) -> Option<u64> {
+    pub(super) fn begin_at_once(&mut self, place: u64, now: Moment) -> Option<u64> {
         if self.writing.is_some() || place <= self.written {
             return None;
         }
@@ -70,7 +71,7 @@ impl Progress {
     }
 
     /// Returns when time alone makes a write due.
-    fn due_at(&self) -> Option<Instant> {
+    fn due_at(&self) -> Option<Moment> {
         let enough = self.writing.is_none() && self.finished >= self.count_min;
         enough
             .then_some(self.since.checked_add(self.after))
@@ -78,7 +79,7 @@ impl Progress {
     }
 
     /// Returns when to ask again, if `place` may be written by then.
-    pub(super) fn wake_at(&self, place: u64) -> Option<Instant> {
+    pub(super) fn wake_at(&self, place: u64) -> Option<Moment> {
         self.due_at().filter(|_| place > self.written)
     }
 }
@@ -89,7 +90,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn progress(now: Instant) -> Progress {
+    fn progress(now: Moment) -> Progress {
         let settings = Settings {
             checkpoint_after_ms: 1_000,
             min_checkpoint_count: 2,
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn enough_events_are_written_after_a_time_and_many_at_once() {
-        let now = Instant::now();
+        let now = Moment::START;
         let mut progress = progress(now);
         progress.finished();
         assert_eq!(progress.begin(11, now + SECOND), None, "too few");
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_place_is_not_written_twice() {
-        let now = Instant::now();
+        let now = Moment::START;
         let mut progress = progress(now);
         for _ in 0..9 {
             progress.finished();

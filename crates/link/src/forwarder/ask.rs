@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use crate::clock::Clock;
 use crate::error::AskError;
 use crate::frame::Frame;
 use crate::peer::{LinkHandle, PeerState, Peers};
@@ -53,7 +54,7 @@ async fn exchange(
         match poll_fn(|context| pipe.poll(context)).await {
             PipeEvent::Room => {}
             PipeEvent::Ended => return Err(AskError::Unknown),
-            PipeEvent::Data => match pipe.next_frame(Instant::now()) {
+            PipeEvent::Data => match pipe.next_frame(Clock::MACHINE.now()) {
                 Ok(None) => {}
                 Ok(Some((Frame::Answer { body }, _))) => return Ok(body),
                 Ok(Some(_)) | Err(_) => return Err(AskError::Unknown),

@@ -5,10 +5,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use gesta_core::LogId;
 use gesta_core::capacity::Permit;
+use gesta_core::{LogId, Moment};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
 
 use super::{OnHint, OnReply, Outgoing, Reply};
 use crate::clock::Clock;
@@ -20,7 +19,7 @@ use crate::peer::{Peer, PeerState, Peers};
 use crate::pipe::{Pipe, PipeEvent};
 use crate::reach::Reach;
 use crate::route::Route;
-use crate::sending::{LinkState, Output, Patience, Sender, Violation};
+use crate::sending::{self, LinkState, Output, Patience, Sender, Violation};
 use crate::stats::Counts;
 
 /// The greatest number of inputs that are taken at once.
@@ -29,7 +28,7 @@ const INTAKE_MAX: usize = 256;
 /// What callers send to the task.
 #[derive(Debug)]
 pub(super) enum Input {
-    Call(Ticket, Instant, Patience),
+    Call(Ticket, Moment, Patience),
     Route(Route, oneshot::Sender<()>),
 }
 
@@ -116,14 +115,14 @@ pub(super) struct Parts {
 /// The task of one log.
 pub(super) struct LaneTask {
     log: LogId,
-    core: Sender<Ticket>,
+    core: Sender<Ticket, Bytes>,
     inputs: mpsc::UnboundedReceiver<Input>,
     peers: Arc<Peers>,
     on_hint: OnHint,
     clock: Clock,
     counts: Arc<Counts>,
     /// The moment since which calls have waited for the owner's credit.
-    waits_since: Option<Instant>,
+    waits_since: Option<Moment>,
     target: Option<Target>,
     stream: Option<LaneStream>,
     /// The senders that are told once the routes that were set are in force.
@@ -209,17 +208,15 @@ impl LaneTask {
         {
             inputs.push(input);
         }
-        inputs.drain(..).for_each(|input| self.input(input));
+        let now = self.clock.now();
+        inputs.drain(..).for_each(|input| self.input(input, now));
     }
 
-    fn input(&mut self, input: Input) {
+    fn input(&mut self, input: Input, now: Moment) {
         match input {
-            Input::Call(ticket, deadline, patience) => {
-                let bytes = ticket.body.len();
-                self.core.call(ticket, bytes, deadline, patience);
-            }
+            Input::Call(ticket, deadline, patience) => self.call(ticket, deadline, patience, now),
             Input::Route(route, done) => {
-                self.core.set_route(self.clock.now(), route);
+                self.core.on(sending::Input::Route(route), self.clock.now());
                 self.routed.push(done);
                 // What was called before comes back, if it does, before what is called after.
                 self.work();
@@ -227,10 +224,20 @@ impl LaneTask {
         }
     }
 
+    fn call(&mut self, ticket: Ticket, deadline: Moment, patience: Patience, now: Moment) {
+        let call = sending::Input::Call {
+            bytes: ticket.body.len(),
+            ticket,
+            deadline,
+            patience,
+        };
+        self.core.on(call, now);
+    }
+
     /// Does everything that can be done now.
     fn work(&mut self) {
         let now = self.clock.now();
-        self.watch_target();
+        self.watch_target(now);
         self.core.work(now);
         self.perform();
         while self
@@ -255,7 +262,7 @@ impl LaneTask {
         self.perform();
         self.demand();
         if let Some(since) = self.waits_since.take() {
-            let waited = now.saturating_duration_since(since);
+            let waited = now.since(since);
             self.counts.waited_for_credit(waited);
         }
         self.waits_since = self.core.waits_for_credit().then_some(now);
@@ -278,7 +285,7 @@ impl LaneTask {
     }
 
     /// Tells the core the state of the link to the node of the route.
-    fn watch_target(&mut self) {
+    fn watch_target(&mut self, now: Moment) {
         let Some(node) = self.core.node().cloned() else {
             self.target = None;
             return;
@@ -307,39 +314,57 @@ impl LaneTask {
             _ => LinkState::Down,
         };
         drop(state);
-        self.core.link(&node, link);
+        self.core.on(sending::Input::Link(node, link), now);
     }
 
     fn perform(&mut self) {
-        while let Some(output) = self.core.output() {
-            match output {
-                Output::OpenLane { lane, route } => self.open(lane, &route),
-                Output::CloseLane { lane } => {
-                    self.stream.take_if(|stream| stream.number == lane);
-                }
-                Output::Return {
-                    ticket,
-                    reason,
-                    was_written,
-                } => ticket.end(Err(ForwardError::Returned {
-                    reason,
-                    was_written,
-                })),
-                Output::Hint(hint) => {
-                    guarded(|| (self.on_hint)(self.log, &hint));
-                    self.watch_target();
-                }
+        loop {
+            let outputs = self.core.take_outputs();
+            if outputs.is_empty() {
+                return;
+            }
+            outputs.into_iter().for_each(|output| self.do_one(output));
+        }
+    }
+
+    fn do_one(&mut self, output: Output<Ticket, Bytes>) {
+        match output {
+            Output::OpenLane { lane, route } => self.open(lane, &route),
+            Output::CloseLane { lane } => {
+                self.stream.take_if(|stream| stream.number == lane);
+            }
+            Output::Broken { rule, .. } => self.warn(rule),
+            Output::Reply {
+                ticket,
+                reply: body,
+                is_in_doubt,
+            } => ticket.end(Ok(Reply { body, is_in_doubt })),
+            Output::Return {
+                ticket,
+                reason,
+                was_written,
+            } => ticket.end(Err(ForwardError::Returned {
+                reason,
+                was_written,
+            })),
+            Output::Hint(hint) => {
+                guarded(|| (self.on_hint)(self.log, &hint));
+                self.watch_target(self.clock.now());
             }
         }
     }
 
+    fn warn(&self, what: &str) {
+        tracing::warn!(log = self.log.0, what, "an owner broke the rules of a lane");
+    }
+
     fn open(&mut self, lane: u64, route: &Route) {
-        let Some(target) = &self.target else {
-            return self.core.lane_lost(self.clock.now(), lane);
-        };
-        let link = target.state.borrow().link.clone();
-        let Some(Ok(mut pipe)) = link.map(|link| link.open()) else {
-            return self.core.lane_lost(self.clock.now(), lane);
+        let link = self.target.as_ref().and_then(|target| {
+            let link = target.state.borrow().link.clone();
+            Some((Arc::clone(&target.peer), link?.open().ok()?))
+        });
+        let Some((peer, mut pipe)) = link else {
+            return self.lose_lane(lane);
         };
         pipe.push(Frame::Open {
             log: self.log,
@@ -349,14 +374,19 @@ impl LaneTask {
         self.stream = Some(LaneStream {
             number: lane,
             pipe,
-            _peer: Arc::clone(&target.peer),
+            _peer: peer,
         });
     }
 
     fn lose_stream(&mut self) {
         if let Some(stream) = self.stream.take() {
-            self.core.lane_lost(self.clock.now(), stream.number);
+            self.lose_lane(stream.number);
         }
+    }
+
+    fn lose_lane(&mut self, lane: u64) {
+        let lost = sending::Input::LaneLost(lane);
+        self.core.on(lost, self.clock.now());
     }
 
     /// Takes the answers that have come.
@@ -364,49 +394,60 @@ impl LaneTask {
         let now = self.clock.now();
         while let Some(stream) = &mut self.stream {
             let lane = stream.number;
-            let taken = match stream.pipe.next_frame(now) {
-                Ok(None) => return,
-                Ok(Some((frame, _))) => self.answer(now, lane, frame),
+            let input = match stream.pipe.next_frame(now) {
+                Ok(None) => break,
+                Ok(Some((frame, _))) => self.input_of(lane, frame),
                 Err(violation) => Err(violation),
             };
-            if let Err(Violation(what)) = taken {
-                tracing::warn!(log = self.log.0, what, "an owner broke the rules of a lane");
-                self.lose_stream();
+            match input {
+                Ok(input) => self.core.on(input, now),
+                Err(Violation(what)) => {
+                    self.warn(what);
+                    self.lose_stream();
+                }
             }
-            self.perform();
         }
+        self.perform();
     }
 
-    fn answer(&mut self, now: Instant, lane: u64, frame: Frame) -> Result<(), Violation> {
+    fn input_of(
+        &self,
+        lane: u64,
+        frame: Frame,
+    ) -> Result<sending::Input<Ticket, Bytes>, Violation> {
         match frame {
-            Frame::Reply { seq, body } => {
-                if let Some((ticket, is_in_doubt)) = self.core.reply(lane, seq)? {
-                    ticket.end(Ok(Reply { body, is_in_doubt }));
-                }
-                Ok(())
-            }
-            Frame::DeadlineOver { seq } => self.core.dropped(lane, seq),
+            Frame::Reply { seq, body } => Ok(sending::Input::Replied {
+                lane,
+                seq,
+                reply: body,
+            }),
+            Frame::DeadlineOver { seq } => Ok(sending::Input::Dropped { lane, seq }),
             Frame::NotHere {
                 from,
                 untaken,
                 hint,
             } => {
                 self.counts.not_here(&hint, self.core.is_news(&hint));
-                self.core.not_here(now, lane, from, untaken, hint)
+                Ok(sending::Input::NotHere {
+                    lane,
+                    from,
+                    untaken,
+                    hint,
+                })
             }
             _ => Err(Violation("a frame that owners do not send")),
         }
     }
 
     async fn close(mut self) {
+        let now = self.clock.now();
         self.inputs.close();
         while let Some(input) = self.inputs.recv().await {
             if let Input::Call(ticket, deadline, patience) = input {
-                let bytes = ticket.body.len();
-                self.core.call(ticket, bytes, deadline, patience);
+                self.call(ticket, deadline, patience, now);
             }
         }
-        self.core.close();
+        self.core.on(sending::Input::Close, now);
         self.perform();
     }
 }

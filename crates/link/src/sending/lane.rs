@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tokio::time::Instant;
+use gesta_core::Moment;
 
 use super::{Credit, Output, Patience, Violation};
 use crate::error::ReturnReason;
@@ -13,14 +13,14 @@ use crate::route::Address;
 pub(super) struct Entry<T> {
     pub(super) ticket: T,
     pub(super) bytes: usize,
-    pub(super) deadline: Instant,
+    pub(super) deadline: Moment,
     pub(super) patience: Patience,
     /// Whether an earlier attempt may have been done.
     pub(super) is_in_doubt: bool,
 }
 
 impl<T> Entry<T> {
-    pub(super) fn returned(self, reason: ReturnReason) -> Output<T> {
+    pub(super) fn returned<R>(self, reason: ReturnReason) -> Output<T, R> {
         Output::Return {
             ticket: self.ticket,
             reason,
@@ -28,7 +28,7 @@ impl<T> Entry<T> {
         }
     }
 
-    pub(super) fn over(self) -> Output<T> {
+    pub(super) fn over<R>(self) -> Output<T, R> {
         self.returned(ReturnReason::DeadlineOver)
     }
 }
@@ -56,9 +56,9 @@ pub(super) struct Lane<T> {
     pub(super) calls: u32,
     bytes: usize,
     /// The moment since which a call was given up, and no answer has come.
-    pub(super) silent_since: Option<Instant>,
+    pub(super) silent_since: Option<Moment>,
     /// The moment until which the answers of this owner are awaited, if another node owns the log now.
-    pub(super) leave_by: Option<Instant>,
+    pub(super) leave_by: Option<Moment>,
 }
 
 impl<T> Lane<T> {
@@ -77,7 +77,7 @@ impl<T> Lane<T> {
     }
 
     /// Stops writing, because another node owns the log. Answers are awaited until `by`.
-    pub(super) fn leave(&mut self, by: Instant) {
+    pub(super) fn leave(&mut self, by: Moment) {
         self.leave_by.get_or_insert(by);
         let next = self.next();
         self.refused_from.get_or_insert(next);
@@ -185,12 +185,12 @@ impl<T> Lane<T> {
     }
 
     /// Gives up the calls that `keep` does not keep.
-    pub(super) fn give_up(
+    pub(super) fn give_up<R>(
         &mut self,
-        now: Instant,
+        now: Moment,
         reason: ReturnReason,
         keep: &mut impl FnMut(&Entry<T>) -> bool,
-        outputs: &mut VecDeque<Output<T>>,
+        outputs: &mut Vec<Output<T, R>>,
     ) {
         for slot in &mut self.slots {
             let Slot::Open(entry) = slot else {
@@ -203,7 +203,7 @@ impl<T> Lane<T> {
             if let Slot::Open(mut entry) = std::mem::replace(slot, given_up) {
                 entry.is_in_doubt = true;
                 self.silent_since.get_or_insert(now);
-                outputs.push_back(entry.returned(reason));
+                outputs.push(entry.returned(reason));
             }
         }
     }

@@ -41,7 +41,7 @@ fn hint(node: &str, number: u64) -> Hint {
 }
 
 /// A log owned by `a` at epoch 1, its link up, with this many calls.
-fn sender(now: Instant, calls: u32) -> Sender<u32> {
+fn sender(now: Moment, calls: u32) -> Sender<u32, ()> {
     let mut sender = Sender::new(
         Address::new("own"),
         Duration::from_secs(1),
@@ -56,12 +56,13 @@ fn sender(now: Instant, calls: u32) -> Sender<u32> {
     sender
 }
 
-fn written(sender: &mut Sender<u32>, now: Instant) -> Vec<u32> {
+fn written(sender: &mut Sender<u32, ()>, now: Moment) -> Vec<u32> {
     std::iter::from_fn(|| sender.next_write(now).map(|write| *write.ticket)).collect()
 }
 
-fn returned(sender: &mut Sender<u32>) -> Vec<(u32, ReturnReason, bool)> {
-    std::iter::from_fn(|| sender.output())
+fn returned(sender: &mut Sender<u32, ()>) -> Vec<(u32, ReturnReason, bool)> {
+    let outputs = sender.take_outputs().into_iter();
+    outputs
         .filter_map(|output| match output {
             Output::Return {
                 ticket,
@@ -73,21 +74,41 @@ fn returned(sender: &mut Sender<u32>) -> Vec<(u32, ReturnReason, bool)> {
         .collect()
 }
 
+/// Takes a reply. Returns the call that it is for, and whether that is in doubt.
+fn reply(
+    sender: &mut Sender<u32, ()>,
+    lane: u64,
+    seq: u64,
+) -> Result<Option<(u32, bool)>, Violation> {
+    sender.replied(lane, seq, ())?;
+    let mut replies = sender
+        .outputs
+        .extract_if(.., |output| matches!(output, Output::Reply { .. }));
+    Ok(replies.next().and_then(|output| match output {
+        Output::Reply {
+            ticket,
+            is_in_doubt,
+            ..
+        } => Some((ticket, is_in_doubt)),
+        _ => None,
+    }))
+}
+
 /// Goal: three calls, *not here* for the second; the second and the third reach the new owner in order, once the first
 /// is answered.
 #[test]
 fn calls_that_are_refused_follow_the_hint_in_order() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 3);
     assert_eq!(written(&mut sender, now), [0, 1, 2]);
     sender.not_here(now, 1, 1, 1, hint("b", 2)).expect("valid");
     sender.link(&Address::new("b"), LINK);
     sender.work(now);
     assert!(written(&mut sender, now).is_empty(), "call 0 is unanswered");
-    assert_eq!(sender.reply(1, 0), Ok(Some((0, false))));
+    assert_eq!(reply(&mut sender, 1, 0), Ok(Some((0, false))));
     sender.work(now);
     assert_eq!(written(&mut sender, now), [1], "one until it succeeds");
-    assert_eq!(sender.reply(2, 0), Ok(Some((1, false))));
+    assert_eq!(reply(&mut sender, 2, 0), Ok(Some((1, false))));
     sender.work(now);
     assert_eq!(written(&mut sender, now), [2]);
 }
@@ -97,11 +118,11 @@ fn calls_that_are_refused_follow_the_hint_in_order() {
 /// call was in doubt, and its refusal by the next owner became *outcome unknown* in a rolling restart.
 #[test]
 fn what_an_owner_that_stops_has_not_read_is_not_in_doubt() {
-    let now = Instant::now();
+    let now = Moment::START;
     for written_count in [1, 2] {
         let mut sender = sender(now, written_count);
         assert_eq!(written(&mut sender, now).len(), written_count as usize);
-        assert_eq!(sender.reply(1, 0), Ok(Some((0, false))));
+        assert_eq!(reply(&mut sender, 1, 0), Ok(Some((0, false))));
         sender.not_here(now, 1, 1, 1, hint("a", 1)).expect("valid");
         if written_count == 1 {
             sender.call(1, 1, now + Duration::from_secs(10), PATIENT);
@@ -118,7 +139,7 @@ fn what_an_owner_that_stops_has_not_read_is_not_in_doubt() {
 
 #[test]
 fn an_old_hint_is_not_followed_but_paused_for() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 1);
     let (mut at, mut pauses) = (now, Vec::new());
     for lane in 1..=8 {
@@ -130,7 +151,7 @@ fn an_old_hint_is_not_followed_but_paused_for() {
         sender.work(at);
         assert!(written(&mut sender, at).is_empty());
         let next = sender.wake_at().expect("a pause");
-        pauses.push((next - at).as_millis());
+        pauses.push(next.since(at).as_millis());
         at = next;
         sender.work(at);
     }
@@ -141,7 +162,7 @@ fn an_old_hint_is_not_followed_but_paused_for() {
 /// one once, because it looks a moment later than the forwarder. That must not be the longest pause of all.
 #[test]
 fn the_next_owner_is_asked_again_soon() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 1);
     let mut at = now;
     for lane in 1..=4 {
@@ -159,26 +180,27 @@ fn the_next_owner_is_asked_again_soon() {
     assert_eq!(written(&mut sender, at), [0], "at once");
     sender.not_here(at, 6, 0, 0, hint("a", 1)).expect("valid");
     sender.work(at);
-    let pause = sender.wake_at().map(|next| next - at);
+    let pause = sender.wake_at().map(|next| next.since(at));
     assert_eq!(pause, Some(Duration::from_millis(5)));
 }
 
 #[test]
 fn a_hint_that_names_this_node_is_told_but_not_followed() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 1);
     assert_eq!(written(&mut sender, now), [0]);
     sender
         .not_here(now, 1, 0, 0, hint("own", 2))
         .expect("valid");
     assert_eq!(sender.node(), Some(&Address::new("a")));
-    let told = std::iter::from_fn(|| sender.output()).any(|o| matches!(o, Output::Hint(_)));
+    let mut outputs = sender.take_outputs().into_iter();
+    let told = outputs.any(|output| matches!(output, Output::Hint(_)));
     assert!(told);
 }
 
 #[test]
 fn a_route_of_an_older_epoch_is_ignored_and_another_incarnation_believed() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 0);
     sender.set_route(now, route("b", 0));
     assert_eq!(sender.node(), Some(&Address::new("a")));
@@ -195,7 +217,7 @@ fn a_route_of_an_older_epoch_is_ignored_and_another_incarnation_believed() {
 /// *outcome unknown* in a rolling restart.
 #[test]
 fn the_answers_of_an_owner_that_was_replaced_are_awaited() {
-    let now = Instant::now();
+    let now = Moment::START;
     for next in [route("b", 2), local(2)] {
         let mut sender = sender(now, 3);
         assert_eq!(written(&mut sender, now), [0, 1, 2]);
@@ -204,7 +226,7 @@ fn the_answers_of_an_owner_that_was_replaced_are_awaited() {
         sender.call(3, 1, now + Duration::from_secs(10), PATIENT);
         sender.work(now);
         assert!(written(&mut sender, now).is_empty(), "nothing overtakes");
-        assert_eq!(sender.reply(1, 0), Ok(Some((0, false))));
+        assert_eq!(reply(&mut sender, 1, 0), Ok(Some((0, false))));
         sender.not_here(now, 1, 1, 1, hint("b", 2)).expect("valid");
         sender.work(now);
         if next.owner == RouteOwner::Local {
@@ -212,7 +234,11 @@ fn the_answers_of_an_owner_that_was_replaced_are_awaited() {
             assert_eq!(returned(&mut sender), certain);
         } else {
             assert_eq!(written(&mut sender, now), [1, 2, 3], "at once and together");
-            assert_eq!(sender.reply(2, 0), Ok(Some((1, false))), "without doubt");
+            assert_eq!(
+                reply(&mut sender, 2, 0),
+                Ok(Some((1, false))),
+                "without doubt"
+            );
         }
     }
 }
@@ -220,7 +246,7 @@ fn the_answers_of_an_owner_that_was_replaced_are_awaited() {
 /// Goal: an owner that was replaced and does not answer holds nothing up for long, also if its link breaks.
 #[test]
 fn an_owner_that_was_replaced_is_not_awaited_for_long() {
-    let now = Instant::now();
+    let now = Moment::START;
     let replaced = || {
         let mut sender = sender(now, 2);
         assert_eq!(written(&mut sender, now), [0, 1]);
@@ -234,18 +260,18 @@ fn an_owner_that_was_replaced_is_not_awaited_for_long() {
     assert_eq!(is_silent.wake_at(), Some(late));
     is_silent.work(late);
     assert_eq!(written(&mut is_silent, late), [0], "one until it succeeds");
-    assert_eq!(is_silent.reply(2, 0), Ok(Some((0, true))));
+    assert_eq!(reply(&mut is_silent, 2, 0), Ok(Some((0, true))));
     let mut is_gone = replaced();
     is_gone.lane_lost(now, 1);
     is_gone.work(now);
     assert_eq!(written(&mut is_gone, now), [0], "without a pause");
-    assert_eq!(is_gone.reply(2, 0), Ok(Some((0, true))));
+    assert_eq!(reply(&mut is_gone, 2, 0), Ok(Some((0, true))));
 }
 
 /// Goal: nobody awaits an owner that is not heard.
 #[test]
 fn an_owner_that_was_not_heard_is_left_at_once() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 1);
     assert_eq!(written(&mut sender, now), [0]);
     sender.link(&Address::new("a"), LinkState::Silent);
@@ -257,7 +283,7 @@ fn an_owner_that_was_not_heard_is_left_at_once() {
 /// Goal: calls that come back keep their order even if earlier ones are still in flight with an owner that drains.
 #[test]
 fn calls_come_back_after_those_in_flight_before_them() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 3);
     assert_eq!(written(&mut sender, now), [0, 1, 2]);
     sender.not_here(now, 1, 1, 1, hint("b", 2)).expect("valid");
@@ -277,7 +303,7 @@ fn calls_come_back_after_those_in_flight_before_them() {
 
 #[test]
 fn a_log_without_an_owner_gives_its_calls_back_after_a_second() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 2);
     assert_eq!(written(&mut sender, now), [0, 1]);
     sender.set_route(
@@ -289,11 +315,11 @@ fn a_log_without_an_owner_gives_its_calls_back_after_a_second() {
     );
     sender.work(now);
     let given_up = sender.wake_at().expect("the answers are awaited");
-    assert_eq!(given_up - now, LEAVE_WITHIN);
+    assert_eq!(given_up.since(now), LEAVE_WITHIN);
     sender.work(given_up);
     assert_eq!(returned(&mut sender), []);
     let later = sender.wake_at().expect("a time");
-    assert_eq!(later - now, Duration::from_secs(1));
+    assert_eq!(later.since(now), Duration::from_secs(1));
     sender.work(later);
     let reason = ReturnReason::NoOwner;
     assert_eq!(
@@ -307,20 +333,51 @@ fn a_log_without_an_owner_gives_its_calls_back_after_a_second() {
 
 #[test]
 fn answers_that_break_the_rules_are_violations() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 2);
     assert_eq!(written(&mut sender, now), [0, 1]);
-    assert!(sender.reply(1, 2).is_err(), "not written");
-    assert_eq!(sender.reply(1, 1), Ok(Some((1, false))));
-    assert!(sender.reply(1, 1).is_err(), "twice");
+    assert!(reply(&mut sender, 1, 2).is_err(), "not written");
+    assert_eq!(reply(&mut sender, 1, 1), Ok(Some((1, false))));
+    assert!(reply(&mut sender, 1, 1).is_err(), "twice");
     assert!(sender.not_here(now, 1, 1, 1, hint("b", 2)).is_err());
     assert!(sender.not_here(now, 1, u64::MAX, 1, hint("b", 2)).is_err());
-    assert_eq!(sender.reply(9, 0), Ok(None), "a lane of long ago");
+    assert_eq!(reply(&mut sender, 9, 0), Ok(None), "a lane of long ago");
+}
+
+/// Goal: a lane on which the rules were broken is given up, and what was in flight on it is in doubt.
+#[test]
+fn a_lane_whose_owner_breaks_the_rules_is_given_up() {
+    let now = Moment::START;
+    let mut sender = sender(now, 2);
+    assert_eq!(written(&mut sender, now), [0, 1]);
+    sender.take_outputs();
+    let twice = |seq| Input::Dropped { lane: 1, seq };
+    sender.on(twice(1), now);
+    sender.on(twice(1), now);
+    let outputs = sender.take_outputs();
+    let broken = "a second answer to a call";
+    assert!(
+        matches!(
+            outputs.as_slice(),
+            [
+                Output::Return { ticket: 1, .. },
+                Output::Broken { lane: 1, rule },
+                Output::CloseLane { lane: 1 },
+            ] if *rule == broken
+        ),
+        "{outputs:?}"
+    );
+    sender.on(twice(0), now);
+    assert!(sender.take_outputs().is_empty(), "a lane of long ago");
+    let again = sender.wake_at().expect("a pause");
+    sender.work(again);
+    let write = sender.next_write(again).expect("written again");
+    assert_eq!((*write.ticket, write.is_in_doubt), (0, true));
 }
 
 #[test]
 fn credit_bounds_calls_and_bytes_but_lets_a_large_body_go_alone() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 0);
     for bytes in [5_000, 600, 300, 200] {
         sender.call(
@@ -332,9 +389,9 @@ fn credit_bounds_calls_and_bytes_but_lets_a_large_body_go_alone() {
     }
     sender.work(now);
     assert_eq!(written(&mut sender, now), [5_000]);
-    assert_eq!(sender.reply(1, 0), Ok(Some((5_000, false))));
+    assert_eq!(reply(&mut sender, 1, 0), Ok(Some((5_000, false))));
     assert_eq!(written(&mut sender, now), [600, 300]);
-    assert_eq!(sender.reply(1, 2), Ok(Some((300, false))));
+    assert_eq!(reply(&mut sender, 1, 2), Ok(Some((300, false))));
     assert_eq!(written(&mut sender, now), [200]);
 }
 
@@ -342,7 +399,7 @@ fn credit_bounds_calls_and_bytes_but_lets_a_large_body_go_alone() {
 /// look; a look that is older than another look is not believed.
 #[test]
 fn a_hint_that_promised_too_much_is_put_right() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 1);
     assert_eq!(written(&mut sender, now), [0]);
     sender.not_here(now, 1, 0, 0, hint("b", 2)).expect("valid");
@@ -356,7 +413,7 @@ fn a_hint_that_promised_too_much_is_put_right() {
 /// Goal: an owner that has lost a call, though its link is alive, does not keep a lane for ever.
 #[test]
 fn a_silent_lane_is_given_up_after_a_call_was() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 1);
     assert_eq!(written(&mut sender, now), [0]);
     let over = now + Duration::from_secs(10);
@@ -374,12 +431,12 @@ fn a_silent_lane_is_given_up_after_a_call_was() {
     let opens = sender.wake_at().expect("a pause");
     sender.work(opens);
     assert_eq!(written(&mut sender, opens), [1], "on a new lane");
-    assert_eq!(sender.reply(2, 0), Ok(Some((1, true))));
+    assert_eq!(reply(&mut sender, 2, 0), Ok(Some((1, true))));
 }
 
 #[test]
 fn a_call_without_time_left_is_not_written() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 0);
     sender.call(0, 1, now + Duration::from_micros(900), PATIENT);
     sender.call(1, 1, now + Duration::from_secs(1), PATIENT);
@@ -394,9 +451,9 @@ fn a_call_without_time_left_is_not_written() {
 /// Goal: an owner that is silent for a moment costs appends nothing but a way around it, and commands nothing at all.
 #[test]
 fn only_impatient_calls_do_not_wait_for_a_silent_owner() {
-    let now = Instant::now();
+    let now = Moment::START;
     let mut sender = sender(now, 0);
-    let call = |sender: &mut Sender<u32>, call, patience| {
+    let call = |sender: &mut Sender<u32, ()>, call, patience| {
         sender.call(call, 1, now + Duration::from_secs(10), patience);
     };
     for number in [0, 2] {
@@ -421,8 +478,8 @@ fn only_impatient_calls_do_not_wait_for_a_silent_owner() {
     // A false alarm: the lane goes on.
     sender.link(&Address::new("a"), LINK);
     sender.work(now);
-    assert_eq!(sender.reply(1, 0), Ok(None), "given up");
-    assert_eq!(sender.reply(1, 1), Ok(Some((1, false))));
+    assert_eq!(reply(&mut sender, 1, 0), Ok(None), "given up");
+    assert_eq!(reply(&mut sender, 1, 1), Ok(Some((1, false))));
     assert_eq!(written(&mut sender, now), [3, 5]);
-    assert_eq!(sender.reply(1, 3), Ok(Some((3, false))));
+    assert_eq!(reply(&mut sender, 1, 3), Ok(Some((3, false))));
 }

@@ -11,18 +11,18 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use gesta_core::Moment;
 
 /// The last time at which a connection was read. Moments are those of the clock that counts suspension.
 #[derive(Debug)]
 pub(super) struct Freshness {
     /// The moment; `None` once it was too late.
-    last: Mutex<Option<Instant>>,
+    last: Mutex<Option<Moment>>,
     gap_max: Duration,
 }
 
 impl Freshness {
-    pub(super) fn new(now: Instant, gap_max: Duration) -> Self {
+    pub(super) fn new(now: Moment, gap_max: Duration) -> Self {
         Self {
             last: Mutex::new(Some(now)),
             gap_max,
@@ -31,22 +31,22 @@ impl Freshness {
 
     /// Notes that the connection is about to be read. Returns false if it was not read for too long; then it must not
     /// be read.
-    pub(super) fn look(&self, now: Instant) -> bool {
+    pub(super) fn look(&self, now: Moment) -> bool {
         let mut last = self.lock();
         *last = last.filter(|last| self.is_near(*last, now)).map(|_| now);
         last.is_some()
     }
 
     /// Returns whether what was read may be handed over.
-    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+    pub(super) fn is_fresh(&self, now: Moment) -> bool {
         self.lock().is_some_and(|last| self.is_near(last, now))
     }
 
-    fn is_near(&self, last: Instant, now: Instant) -> bool {
-        now.saturating_duration_since(last) <= self.gap_max
+    fn is_near(&self, last: Moment, now: Moment) -> bool {
+        now.since(last) <= self.gap_max
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Moment>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_was_not_looked_at_is_over() {
-        let start = Instant::now();
+        let start = Moment::START;
         let at = |seconds| start + Duration::from_secs(seconds);
         let freshness = Freshness::new(start, Duration::from_secs(3));
         assert!(freshness.look(at(3)) && freshness.is_fresh(at(6)));

@@ -11,9 +11,8 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use gesta_core::LogId;
 use gesta_core::capacity::Permit;
-use tokio::time::Instant;
+use gesta_core::{LogId, Moment};
 use tokio_util::sync::WaitForCancellationFuture;
 use uuid::Uuid;
 
@@ -74,11 +73,11 @@ async fn answer(
     mut pipe: Pipe,
     kind: u8,
     body: Bytes,
-    deadline: Instant,
+    deadline: Moment,
     from: Uuid,
     shared: &ServerShared,
 ) {
-    let remaining = deadline.saturating_duration_since(Clock::MACHINE.now());
+    let remaining = deadline.since(Clock::MACHINE.now());
     let Some(_open) = shared.open.take([1]).ok().filter(|_| !remaining.is_zero()) else {
         return;
     };

@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use gesta_core::Incarnation;
+use gesta_core::{Incarnation, Moment};
 use h2::client::SendRequest;
 use rand::{RngExt, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::Instant;
 
 use super::*;
 use crate::config::{Bounds, Protocols, Secret, StoreIdentity, Times};
@@ -107,7 +106,7 @@ impl Attack {
         let link = connect(&self.server, Uuid::new_v4()).await;
         let mut pipe = lane(&link, 1, 1, [(0, 99, 5)]);
         until(&mut pipe, PipeEvent::Data).await;
-        let frame = pipe.next_frame(Instant::now()).expect("valid");
+        let frame = pipe.next_frame(Moment::START).expect("valid");
         assert!(matches!(frame, Some((Frame::Reply { seq: 0, .. }, _))));
     }
 }
@@ -406,7 +405,7 @@ async fn a_server_that_stops_refuses_what_it_has_not_read() {
             PipeEvent::Ended => break,
             PipeEvent::Room => {}
             PipeEvent::Data => {
-                while let Some((frame, _)) = pipe.next_frame(Instant::now()).expect("valid") {
+                while let Some((frame, _)) = pipe.next_frame(Moment::START).expect("valid") {
                     frames.push(frame);
                 }
             }

@@ -21,23 +21,20 @@
 
 mod lane;
 #[cfg(test)]
-mod model;
-#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use gesta_core::backend::WriterEpoch;
-use gesta_core::{LogId, Position};
-use tokio::time::Instant;
+use gesta_core::{LogId, Moment, Position};
 
 use crate::append::gather::lane::Lane;
 use gesta_core::pace::Pace;
 
 /// The most events of one statement: about 15 ms of work near the database, and as much as can be gained by gathering.
-const EVENTS_MAX: usize = 2_000;
+pub const EVENTS_MAX: usize = 2_000;
 /// The most bytes of data and metadata of one statement. A larger batch goes alone.
-const BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The most statements under way.
 const UNDER_WAY_MAX: usize = 64;
 /// The most statements of full size under way near the database: one that it works on and one that waits.
@@ -47,38 +44,42 @@ const FAR_UNDER_WAY_MAX: usize = 4;
 
 /// Identifies the lane of a handle.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct LaneId(u64);
+pub struct LaneId(u64);
 
 /// Identifies a batch that was submitted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct Ticket(u64);
+pub struct Ticket(u64);
 
 /// Identifies a row in its log.
-pub(crate) type RowPlace = (Position, WriterEpoch);
+pub type RowPlace = (Position, WriterEpoch);
 
 /// What must be known about a batch in order to gather it.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece<T> {
+pub struct Piece<T> {
     /// The row that the batch follows.
-    pub(crate) after: RowPlace,
+    pub after: RowPlace,
     /// The last row of the batch; `after` if it has no events.
-    pub(crate) end: RowPlace,
-    pub(crate) events: usize,
-    pub(crate) bytes: usize,
+    pub end: RowPlace,
+    /// The number of its events.
+    pub events: usize,
+    /// The bytes of their data and metadata.
+    pub bytes: usize,
     /// The batch itself.
-    pub(crate) load: T,
+    pub load: T,
 }
 
 /// The batches of one log in one statement, which follow one another.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct StatementPart<T> {
-    pub(crate) log: LogId,
-    pub(crate) batches: Vec<T>,
+pub struct StatementPart<T> {
+    /// The log.
+    pub log: LogId,
+    /// The batches, in order.
+    pub batches: Vec<T>,
 }
 
 /// What the database said about a statement. If a statement is in doubt, [`Gather::end`] is called instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Said<'a> {
+pub enum Said<'a> {
     /// The statement was executed. For each part, in their order, this tells whether the row that it follows was the
     /// last.
     Executed(&'a [bool]),
@@ -92,8 +93,10 @@ pub(crate) enum Said<'a> {
 
 /// The outcome of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BatchVerdict {
+pub enum BatchVerdict {
+    /// The batch is stored.
     Committed,
+    /// Nothing is stored: another row than it names was the last.
     Missed,
     /// The error of the statement holds for this batch.
     Error,
@@ -101,11 +104,11 @@ pub(crate) enum BatchVerdict {
 
 /// The database contradicts itself: a batch was stored although one that it follows was not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Broken;
+pub struct Broken;
 
 /// The unanswered batches of a connection.
 #[derive(Debug)]
-pub(crate) struct Gather<T> {
+pub struct Gather<T> {
     lanes: BTreeMap<LaneId, Lane<T>>,
     /// The statements without an answer, oldest first.
     under_way: VecDeque<Statement>,
@@ -118,7 +121,7 @@ pub(crate) struct Gather<T> {
 #[derive(Debug)]
 struct Statement {
     number: u64,
-    sent: Instant,
+    sent: Moment,
     /// How many statements were under way when it was sent, itself included.
     queue: usize,
     size: usize,
@@ -159,8 +162,16 @@ impl Chosen {
     }
 }
 
+impl<T: Clone> Default for Gather<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T: Clone> Gather<T> {
-    pub(crate) fn new() -> Self {
+    /// Makes a connection on which nothing was submitted.
+    #[must_use]
+    pub fn new() -> Self {
         Self {
             lanes: BTreeMap::new(),
             under_way: VecDeque::new(),
@@ -171,7 +182,7 @@ impl<T: Clone> Gather<T> {
     }
 
     /// Opens a lane. Returns `None` if the log has a lane: two lanes would be two writers, which need two connections.
-    pub(crate) fn open(&mut self, log: LogId) -> Option<LaneId> {
+    pub fn open(&mut self, log: LogId) -> Option<LaneId> {
         if self.lanes.values().any(|lane| lane.log == log) {
             return None;
         }
@@ -182,7 +193,7 @@ impl<T: Clone> Gather<T> {
     }
 
     /// Closes a lane. Its batches that are not under way are withdrawn and returned, since no caller waits for them.
-    pub(crate) fn close(&mut self, id: LaneId) -> Vec<Ticket> {
+    pub fn close(&mut self, id: LaneId) -> Vec<Ticket> {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return Vec::new();
         };
@@ -195,7 +206,7 @@ impl<T: Clone> Gather<T> {
 
     /// Takes a batch. After a batch was not stored, the caller must not decide again before all that it has submitted
     /// is answered: two batches of one epoch at one place could not be told apart.
-    pub(crate) fn submit(&mut self, lane: LaneId, piece: Piece<T>) -> Ticket {
+    pub fn submit(&mut self, lane: LaneId, piece: Piece<T>) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         if let Some(lane) = self.lanes.get_mut(&lane) {
@@ -206,7 +217,7 @@ impl<T: Clone> Gather<T> {
 
     /// Returns what is to be sent now, in the order of the logs; `None` if nothing is. Whenever a batch was submitted
     /// or answered, this is to be called until it returns `None`.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<Vec<StatementPart<T>>> {
+    pub fn next(&mut self, now: Moment) -> Option<Vec<StatementPart<T>>> {
         let wanted = self.size_wanted(now)?;
         let chosen = self.choose();
         if chosen.choices.is_empty() || !chosen.is_full && chosen.size < wanted {
@@ -235,17 +246,18 @@ impl<T: Clone> Gather<T> {
         Some(parts)
     }
 
-    /// Takes the answer to the oldest statement. Returns the verdicts that follow, or [`Broken`] if they contradict
-    /// each other; then everything is in doubt.
-    pub(crate) fn answered(
+    /// Takes the answer to the oldest statement. Returns the verdicts that follow.
+    ///
+    /// # Errors
+    /// [`Broken`] if they contradict each other; then everything is in doubt.
+    pub fn answered(
         &mut self,
         said: Said<'_>,
-        now: Instant,
+        now: Moment,
     ) -> Result<Vec<(Ticket, BatchVerdict)>, Broken> {
         let statement = self.under_way.pop_front().ok_or(Broken)?;
         if let Said::Executed(_) = said {
-            let (sent, now) = (statement.sent.into_std(), now.into_std());
-            self.pace.answered(sent, statement.queue, now);
+            self.pace.answered(statement.sent, statement.queue, now);
         }
         let is_alone = match statement.parts.as_slice() {
             [(_, tickets)] => tickets.len() == 1,
@@ -275,7 +287,7 @@ impl<T: Clone> Gather<T> {
     }
 
     /// Ends everything. Returns the batches that have no verdict yet.
-    pub(crate) fn end(&mut self) -> Vec<Ticket> {
+    pub fn end(&mut self) -> Vec<Ticket> {
         self.under_way.clear();
         let lanes = std::mem::take(&mut self.lanes);
         lanes.into_values().flat_map(Lane::into_tickets).collect()
@@ -336,12 +348,12 @@ impl<T: Clone> Gather<T> {
     /// Returns how large a statement must be to be sent now, unless it is full. A statement of any size may be sent if
     /// none is under way, or if the database would be idle before another one arrives. Else, if few are under way, it
     /// must be as large as the smallest of them. The pipeline of one log sends its batches by the same rules.
-    fn size_wanted(&self, now: Instant) -> Option<usize> {
+    fn size_wanted(&self, now: Moment) -> Option<usize> {
         let under_way = self.under_way.len();
         let Some(oldest) = self.under_way.front() else {
             return Some(0);
         };
-        let age = now.saturating_duration_since(oldest.sent);
+        let age = now.since(oldest.sent);
         let full_max = match self.pace.is_near() {
             true => NEAR_UNDER_WAY_MAX,
             false => FAR_UNDER_WAY_MAX,

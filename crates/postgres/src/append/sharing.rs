@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta_core::backend::BatchOutcome;
-use gesta_core::{Error, ErrorKind, LogId};
+use gesta_core::{Error, ErrorKind, LogId, Moment};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -94,7 +94,7 @@ impl Sharing {
             if state.is_sending || state.doubt.is_some() {
                 return;
             }
-            let Some(parts) = state.gather.next(Instant::now()) else {
+            let Some(parts) = state.gather.next(now()) else {
                 return;
             };
             state.is_sending = true;
@@ -121,7 +121,7 @@ impl Sharing {
         if state.doubt.is_some() {
             return;
         }
-        let Ok(verdicts) = state.gather.answered(said, Instant::now()) else {
+        let Ok(verdicts) = state.gather.answered(said, now()) else {
             drop(state);
             return self.end("a batch was stored although one that it follows was not");
         };
@@ -212,6 +212,11 @@ impl Drop for Receiving {
             sharing.end("the answers of the database are not read any more");
         }
     }
+}
+
+/// Returns the time now, by the clock of the runtime.
+fn now() -> Moment {
+    Moment::of(Instant::now().into_std())
 }
 
 async fn receive(sharing: Weak<Sharing>, mut sent: mpsc::UnboundedReceiver<Sent>) {

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use gesta_cluster::membership::Sign;
-use gesta_cluster::memory::MemoryRegistry;
-use gesta_cluster::{Membership, Options, Progress, WithoutLinks};
+use gesta_cluster::{Membership, Options, Progress, Sign, WithoutLinks};
 use gesta_core::backend::Backend;
 use gesta_core::registry::{
     Beat, Claim, ClusterVersion, Generation, HandOver, Join, LeaseEpoch, Look, MOVES_MAX,
@@ -17,6 +15,7 @@ use gesta_core::registry::{
 };
 use gesta_core::{ErrorKind, LogId};
 use gesta_kit::depth;
+use gesta_kit::registry::MemoryRegistry;
 use gesta_postgres::schema;
 use gesta_rig::{FaultProxy, Server, ServerConfig, shared};
 use rand::rngs::SmallRng;
@@ -439,9 +438,9 @@ async fn member(url: &str, number: usize) -> Membership {
     let options = Options {
         info: info(number),
         // The time between beats is the usual one: a node must not look dead because the machine is busy.
-        config: gesta_cluster::membership::Config {
+        config: gesta_cluster::Config {
             settle: Duration::from_millis(500),
-            ..gesta_cluster::membership::Config::default()
+            ..gesta_cluster::Config::default()
         },
     };
     let registry = open(url).await.registry().expect("shared");

@@ -10,10 +10,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use gesta_core::Timestamp;
-use tokio::time::Instant;
-
-use crate::sequencer::Now;
+use gesta_core::{Moment, Now, Timestamp};
 
 /// The number of notes in one window of time.
 const NOTES: u32 = 64;
@@ -26,7 +23,7 @@ pub(crate) struct Ages {
     newest: Timestamp,
     /// What `newest` was at these moments; oldest first. Of those that are older than the window, only the newest
     /// counts.
-    notes: VecDeque<(Instant, Timestamp)>,
+    notes: VecDeque<(Moment, Timestamp)>,
 }
 
 impl Ages {
@@ -44,9 +41,9 @@ impl Ages {
     /// window, all notes are dropped, because too much would count as young.
     pub(crate) fn begin(&mut self, newest: Timestamp, now: Now) {
         self.newest = newest.min(now.wall);
-        let is_young = |(at, _): &(Instant, Timestamp)| now.instant - *at < self.window;
+        let is_young = |(at, _): &(Moment, Timestamp)| now.moment.since(*at) < self.window;
         if !self.notes.back().is_some_and(is_young) {
-            self.notes = VecDeque::from([(now.instant, self.newest)]);
+            self.notes = VecDeque::from([(now.moment, self.newest)]);
         }
     }
 
@@ -56,27 +53,27 @@ impl Ages {
     }
 
     /// Notes that the newest event is stored with this time.
-    pub(crate) fn see(&mut self, newest: Timestamp, now: Instant) {
+    pub(crate) fn see(&mut self, newest: Timestamp, now: Moment) {
         if newest < self.newest {
             // The time was set back on purpose: by the later time everything would look old.
             self.notes.retain(|(_, noted)| *noted <= newest);
         }
         self.newest = newest;
-        let due = |(at, _): &(Instant, Timestamp)| now.duration_since(*at) >= self.window / NOTES;
+        let due = |(at, _): &(Moment, Timestamp)| now.since(*at) >= self.window / NOTES;
         if self.notes.back().is_none_or(due) {
             self.notes.push_back((now, newest));
         }
         while let Some((second, _)) = self.notes.get(1)
-            && now.duration_since(*second) >= self.window
+            && now.since(*second) >= self.window
         {
             self.notes.pop_front();
         }
     }
 
     /// Returns the time by which the age of an event can be told from the time with which the event is stored.
-    pub(crate) fn now(&self, now: Instant) -> Timestamp {
-        let elapsed = |at: &Instant| now.duration_since(*at).min(self.window);
-        let is_old = |(at, _): &&(Instant, Timestamp)| elapsed(at) == self.window;
+    pub(crate) fn now(&self, now: Moment) -> Timestamp {
+        let elapsed = |at: &Moment| now.since(*at).min(self.window);
+        let is_old = |(at, _): &&(Moment, Timestamp)| elapsed(at) == self.window;
         let note = self.notes.iter().rev().find(is_old);
         let by_uptime = note.or(self.notes.front()).map(|(at, stored)| {
             let elapsed = i64::try_from(elapsed(at).as_micros()).unwrap_or(i64::MAX);
@@ -94,11 +91,11 @@ mod tests {
     const HOUR: i64 = 3_600 * SECOND;
 
     /// A process whose log ended with an event of second `newest`, when its clock said second `wall`.
-    fn begun(newest: i64, wall: i64) -> (Ages, Instant) {
-        let (mut ages, start) = (Ages::new(Duration::from_secs(600)), Instant::now());
+    fn begun(newest: i64, wall: i64) -> (Ages, Moment) {
+        let (mut ages, start) = (Ages::new(Duration::from_secs(600)), Moment::START);
         let wall = Timestamp(wall * SECOND);
         let now = Now {
-            instant: start,
+            moment: start,
             wall,
             database: None,
         };
@@ -106,7 +103,7 @@ mod tests {
         (ages, start)
     }
 
-    fn after(start: Instant, seconds: u64) -> Instant {
+    fn after(start: Moment, seconds: u64) -> Moment {
         start + Duration::from_secs(seconds)
     }
 
@@ -160,12 +157,12 @@ mod tests {
             }
             let wall = i64::try_from(seconds).expect("small") * SECOND + HOUR;
             let now = Now {
-                instant: after(start, seconds),
+                moment: after(start, seconds),
                 wall: Timestamp(wall),
                 database: None,
             };
             ages.begin(Timestamp(wall), now);
-            assert_eq!(ages.now(now.instant).0, now_is * SECOND);
+            assert_eq!(ages.now(now.moment).0, now_is * SECOND);
         }
     }
 

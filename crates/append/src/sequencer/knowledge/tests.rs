@@ -21,9 +21,8 @@ fn end_at(position: u64, created: i64) -> LogEnd {
 
 /// So many minutes after the start, by a clock that nobody sets and by the wall clock.
 fn clock(uptime: u64, wall: i64) -> Now {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     Now {
-        instant: *START.get_or_init(Instant::now) + Duration::from_secs(60 * uptime),
+        moment: Moment::START + Duration::from_secs(60 * uptime),
         wall: Timestamp(wall * MINUTE),
         database: None,
     }
@@ -53,16 +52,16 @@ fn a_step_of_the_clock_drops_no_id_of_the_window() {
     let mut end = 0;
     knowledge.forget(&config, LogEnd::default(), clock(0, 100));
     let first = store(&mut knowledge, &mut end, 70_000, 100);
-    knowledge.shrink(clock(0, 100).instant, end_at(end, 100 * MINUTE), true);
+    knowledge.shrink(clock(0, 100).moment, end_at(end, 100 * MINUTE), true);
     store(&mut knowledge, &mut end, 200_000, 161);
     let find = |knowledge: &Knowledge| knowledge.window.find(RowId(1), first);
     for uptime in [1, 9] {
-        let now = clock(uptime, 160).instant;
+        let now = clock(uptime, 160).moment;
         knowledge.shrink(now, end_at(end, 161 * MINUTE), true);
         assert_eq!(find(&knowledge), InWindow::Perhaps(Position(1)), "{uptime}");
     }
     // It is ten minutes old by any clock.
-    knowledge.shrink(clock(11, 170).instant, end_at(end, 171 * MINUTE), true);
+    knowledge.shrink(clock(11, 170).moment, end_at(end, 171 * MINUTE), true);
     assert_eq!(find(&knowledge), InWindow::No);
 }
 
@@ -73,7 +72,7 @@ fn after_a_slow_clock_the_window_begins_where_its_events_are() {
     let config = Config::default();
     let mut knowledge = Knowledge::new(&config);
     let begins = |knowledge: &Knowledge, now: Now| {
-        let now = knowledge.time_of_window(now.instant);
+        let now = knowledge.time_of_window(now.moment);
         let part = knowledge.window_part(Position(500_000), now, Position(500_000));
         part.created_from.0 / MINUTE
     };
@@ -81,7 +80,7 @@ fn after_a_slow_clock_the_window_begins_where_its_events_are() {
     assert_eq!(begins(&knowledge, clock(0, 160)), 90);
     // Its own first events change nothing about those of the other.
     let now = clock(1, 161);
-    knowledge.shrink(now.instant, end_at(500_001, 161 * MINUTE), true);
+    knowledge.shrink(now.moment, end_at(500_001, 161 * MINUTE), true);
     assert_eq!(begins(&knowledge, now), 91);
 }
 

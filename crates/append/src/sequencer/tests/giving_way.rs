@@ -32,7 +32,7 @@ fn it_sends_nothing_until_the_asker_has_committed() {
     d.commit();
     assert_eq!(d.position(in_flight), Position(3));
     assert!(d.sent.is_empty(), "gives way");
-    assert_eq!(d.sequencer.wake_at(), Some(d.now.instant + MS * 80));
+    assert_eq!(d.sequencer.wake_at(), Some(d.now.moment + MS * 80));
     d.pass(MS * 79);
     assert!(d.sent.is_empty(), "gives way");
     d.append_by_other("s");

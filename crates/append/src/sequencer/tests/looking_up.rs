@@ -69,19 +69,19 @@ fn a_stream_that_cannot_be_read_fails_alone() {
 #[test]
 fn looking_up_is_tried_again_until_the_append_is_given_up() {
     let mut d = Driver::running(Config::default(), 1);
-    let began = d.now.instant;
+    let began = d.now.moment;
     let waits = d.append("new", Any, 1);
     let mut pauses = Vec::new();
     while d.is_open(waits) {
         d.fail_read();
         assert!(d.reads.is_empty(), "not at once");
         let wake = d.sequencer.wake_at().expect("is tried again");
-        pauses.push(wake - d.now.instant);
-        d.pass(wake - d.now.instant);
-        assert!(d.now.instant - began < Duration::from_secs(32));
+        pauses.push(wake.since(d.now.moment));
+        d.pass(wake.since(d.now.moment));
+        assert!(d.now.moment.since(began) < Duration::from_secs(32));
     }
     assert_eq!(pauses[..3], [MS * 10, MS * 20, MS * 40]);
-    assert!(d.now.instant - began >= Duration::from_secs(30));
+    assert!(d.now.moment.since(began) >= Duration::from_secs(30));
     assert!(matches!(d.kind(waits), ErrorKind::Unavailable(_)));
     assert!(d.reads.is_empty());
 }
@@ -184,7 +184,7 @@ fn an_append_does_not_overtake_one_that_waits_once_more() {
 #[test]
 fn a_search_for_a_condition_is_tried_again_until_the_append_is_given_up() {
     let mut d = Driver::running(Config::default(), 1);
-    let began = d.now.instant;
+    let began = d.now.moment;
     let request = provided(&d, Append::to(name("s"), Any, some(1)), &["a"], Position(0));
     let waits = d.request(request.clone());
     let mut pauses = Vec::new();
@@ -192,8 +192,8 @@ fn a_search_for_a_condition_is_tried_again_until_the_append_is_given_up() {
         d.fail_read();
         assert!(d.is_open(waits) && d.reads.is_empty(), "not at once");
         let wake = d.sequencer.wake_at().expect("is tried again");
-        pauses.push(wake - d.now.instant);
-        d.pass(wake - d.now.instant);
+        pauses.push(wake.since(d.now.moment));
+        d.pass(wake.since(d.now.moment));
     }
     assert_eq!(pauses, [MS * 10, MS * 20, MS * 40]);
     let (id, what) = d.next_read();
@@ -213,8 +213,13 @@ fn a_search_for_a_condition_is_tried_again_until_the_append_is_given_up() {
     let waits = d.request(provided(&d, tagged("s", "a"), &["a"], Position(0)));
     while d.is_open(waits) {
         d.fail_read();
-        d.pass(d.sequencer.wake_at().expect("is tried again") - d.now.instant);
-        assert!(d.now.instant - began < Duration::from_secs(32));
+        d.pass(
+            d.sequencer
+                .wake_at()
+                .expect("is tried again")
+                .since(d.now.moment),
+        );
+        assert!(d.now.moment.since(began) < Duration::from_secs(32));
     }
     let ErrorKind::Unavailable(why) = d.kind(waits) else {
         panic!("{}", d.kind(waits));
@@ -310,7 +315,7 @@ fn a_costly_condition_takes_turns() {
 #[test]
 fn searches_that_fail_hold_up_no_others() {
     const PLACES: u64 = 8;
-    let (mut reads, now) = (Reads::default(), Instant::now());
+    let (mut reads, now) = (Reads::default(), Moment::START);
     let seek = |reads: &mut Reads, after: u64| {
         let search = MatchSearch {
             filter: Arc::new(Filter::ALL),
@@ -359,7 +364,7 @@ fn searches_that_fail_hold_up_no_others() {
     // Its pauses become longer.
     fail(&mut reads, id, until);
     let next = reads.wake_at().expect("it is tried again");
-    assert!(next - until > until - now);
+    assert!(next.since(until) > until.since(now));
 }
 
 /// What happened: a retry was found stored, and the commit with which that was to be answered missed, since another

@@ -84,7 +84,7 @@ fn a_preparation_that_fails_is_tried_again() {
     d.fail_read();
     assert!(d.sequencer.is_preparing() && d.reads.is_empty());
     let wake = d.sequencer.wake_at().expect("is tried again");
-    d.pass(wake - d.now.instant);
+    d.pass(wake.since(d.now.moment));
     d.settle();
     assert_eq!(d.position(waits), Position(3));
 }

@@ -29,8 +29,8 @@ fn what_may_commit_late_is_unknown_however_it_is_refused() {
 fn an_empty_batch_before_one_that_is_lost_ends_no_fault() {
     let mut d = Driver::running(Config::default(), 64);
     let lost_append = d.append("s", Any, 1);
-    let (began, mut losses) = (d.now.instant, 0);
-    while d.now.instant - began < Duration::from_secs(20) {
+    let (began, mut losses) = (d.now.moment, 0);
+    while d.now.moment.since(began) < Duration::from_secs(20) {
         match d.sent.front() {
             Some(batch) if batch.rows.is_empty() => drop(d.commit()),
             Some(_) => {
@@ -43,7 +43,7 @@ fn an_empty_batch_before_one_that_is_lost_ends_no_fault() {
             d.connect();
         }
         d.do_reads();
-        let has_lasted = d.now.instant - began > Duration::from_secs(2);
+        let has_lasted = d.now.moment.since(began) > Duration::from_secs(2);
         let why = d.sequencer.why_not_ready(d.now);
         assert!(!has_lasted || why.is_some(), "after {losses} losses");
     }
@@ -335,7 +335,7 @@ fn a_pause_is_short_beside_the_time_after_which_appends_are_given_up() {
     };
     let mut d = Driver::new(config, 1);
     d.on(Input::Connected(Err(Error::unavailable("away"))));
-    assert_eq!(d.sequencer.wake_at(), Some(d.now.instant + MS * 2));
+    assert_eq!(d.sequencer.wake_at(), Some(d.now.moment + MS * 2));
 }
 
 /// Goal: an append is woken for when it is to be given up, also while the answer of a connection is awaited.
@@ -344,7 +344,7 @@ fn the_oldest_append_is_given_up_while_connecting() {
     let mut d = Driver::new(Config::default(), 1);
     assert_eq!(d.sequencer.wake_at(), None);
     let waits = d.append("s", Any, 1);
-    let wake = d.now.instant + Duration::from_secs(30);
+    let wake = d.now.moment + Duration::from_secs(30);
     assert_eq!(d.sequencer.wake_at(), Some(wake));
     d.pass(Duration::from_secs(30) - MS);
     assert!(d.is_open(waits));
@@ -421,7 +421,7 @@ fn a_change_of_history_does_not_end_a_pause() {
     d.on(Input::Connected(Err(Error::unavailable("away"))));
     d.on(Input::HistoryChanged(Incarnation::random()));
     assert!(!d.wants_connection);
-    d.pass(d.sequencer.wake_at().expect("waits") - d.now.instant);
+    d.pass(d.sequencer.wake_at().expect("waits").since(d.now.moment));
     d.connect();
     assert!(matches!(d.reads[0].1.0, What::End), "all is forgotten");
 }

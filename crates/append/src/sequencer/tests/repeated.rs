@@ -17,7 +17,7 @@ impl Driver {
 
     fn attempt(&mut self, attempt: Attempt, request: Append) -> u32 {
         self.tickets += 1;
-        let command = Command::append(self.tickets, request, self.now.instant);
+        let command = Command::append(self.tickets, request, self.now.moment);
         let command = command.expect("valid").as_attempt(attempt);
         self.on(Input::Command(command));
         self.tickets
@@ -30,7 +30,7 @@ impl Driver {
             expected: Any,
             kind: DeleteKind::Soft,
         };
-        let command = Command::delete(self.tickets, request, Some(id), self.now.instant);
+        let command = Command::delete(self.tickets, request, Some(id), self.now.moment);
         self.on(Input::Command(command.as_attempt(attempt)));
         self.tickets
     }

@@ -23,7 +23,7 @@ fn a_batch_is_filled_to_its_bounds() {
 /// Goal: so many bytes fit as well, not one more.
 #[test]
 fn a_batch_is_filled_with_bytes_to_its_bound() {
-    let cost = Command::append(0, Append::to(name("s"), Any, some(1)), Instant::now());
+    let cost = Command::append(0, Append::to(name("s"), Any, some(1)), Moment::START);
     let cost = cost.expect("valid").cost.bytes;
     for (bytes, sizes) in [(cost * 2, [1, 2, 1]), (cost * 2 - 1, [1, 1, 1])] {
         let config = Config {

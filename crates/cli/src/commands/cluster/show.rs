@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use gesta_cluster::membership;
+use gesta_cluster::{Config, planned_moves};
 use gesta_core::registry::{LeaseEpoch, LeaseRow, Look, Move, NodeId, NodeRow, NodeState};
 use gesta_core::{Clock, SystemClock, Timestamp};
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ pub(super) fn status(
 
 /// How long a node may be silent. After that it is dead, or no other node is there to say so.
 fn silent_after(look: &Look) -> Duration {
-    membership::Config::default().dead(look.nodes.len())
+    Config::default().dead(look.nodes.len())
 }
 
 /// Shows the state of a node in words.
@@ -206,7 +206,7 @@ fn list(numbers: &[u32]) -> String {
 
 /// Shows the moves that would bring all logs to where they should be.
 pub(super) fn plan(look: &Look, output: &mut Output) -> Outcome {
-    let moves = membership::planned_moves(look);
+    let moves = planned_moves(look);
     if moves.is_empty() {
         return output.heading("no log would move");
     }

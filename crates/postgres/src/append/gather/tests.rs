@@ -1,15 +1,32 @@
-//! The gathering step by step; and with random schedules, against the model.
+//! The gathering step by step. Random schedules run in the world `gather` of `proof/sim`.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use gesta_kit::depth;
-use gesta_kit::faulty::Random;
-
-use super::model::{Answer, Database, Faults, RIVAL, TestBatch};
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
+
+/// The end of a log in which nothing is.
+const NOTHING: RowPlace = (Position(0), WriterEpoch(0));
+
+/// A batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct TestBatch {
+    id: u32,
+    log: LogId,
+    after: RowPlace,
+    epoch: WriterEpoch,
+    events: usize,
+}
+
+impl TestBatch {
+    fn end(&self) -> RowPlace {
+        match self.events {
+            0 => self.after,
+            events => (Position(self.after.0.0 + events as u64), self.epoch),
+        }
+    }
+}
 
 /// One log, as whoever appends to it sees it.
 struct Author {
@@ -17,13 +34,13 @@ struct Author {
     log: LogId,
     epoch: WriterEpoch,
     /// What the next batch follows.
-    tip: (RowPlace, u32),
+    tip: RowPlace,
 }
 
 /// The gathering with its authors; by hand.
 struct World {
     gather: Gather<TestBatch>,
-    now: Instant,
+    now: Moment,
     batches: u32,
 }
 
@@ -35,10 +52,10 @@ impl World {
                 lane: gather.open(LogId(log)).expect("the first"),
                 log: LogId(log),
                 epoch: WriterEpoch(i64::from(log) + 1),
-                tip: ((Position(0), WriterEpoch(0)), RIVAL),
+                tip: NOTHING,
             })
             .collect();
-        let now = Instant::now();
+        let now = Moment::START;
         let batches = 0;
         (
             Self {
@@ -52,7 +69,7 @@ impl World {
 
     /// Submits a batch that follows the author's last.
     fn submit(&mut self, author: &mut Author, events: usize) -> (Ticket, TestBatch) {
-        self.submit_sized(author, events, 0, false)
+        self.submit_sized(author, events, 0)
     }
 
     fn submit_sized(
@@ -60,20 +77,17 @@ impl World {
         author: &mut Author,
         events: usize,
         bytes: usize,
-        is_bad: bool,
     ) -> (Ticket, TestBatch) {
         self.batches += 1;
         let load = TestBatch {
             id: self.batches,
             log: author.log,
-            after: author.tip.0,
-            upon: author.tip.1,
+            after: author.tip,
             epoch: author.epoch,
             events,
-            is_bad,
         };
         if events > 0 {
-            author.tip = (load.end(), load.id);
+            author.tip = load.end();
         }
         let piece = Piece {
             after: load.after,
@@ -171,7 +185,7 @@ fn a_log_whose_end_has_moved_misses_while_the_others_commit() {
 fn a_batch_that_does_not_follow_the_one_before_it_waits_for_its_answer() {
     let (mut world, mut authors) = World::new(2);
     let (_, first) = world.submit(&mut authors[0], 1);
-    authors[0].tip = ((Position(0), WriterEpoch(0)), RIVAL);
+    authors[0].tip = NOTHING;
     let (_, rival) = world.submit(&mut authors[0], 5);
     assert_eq!(world.next(), Some(vec![vec![first]]));
     assert_eq!(world.next(), None);
@@ -246,7 +260,7 @@ fn a_passing_failure_is_told_to_all_and_then_each_goes_alone() {
     world.next();
     assert_eq!(world.answered(Said::Failed), [(a, Error), (b, Error)]);
     for author in &mut authors {
-        author.tip = ((Position(0), WriterEpoch(0)), RIVAL);
+        author.tip = NOTHING;
         let (ticket, load) = world.submit(author, 1);
         assert_eq!(world.next(), Some(vec![vec![load]]));
         let verdicts = world.answered(Said::Executed(&[true]));
@@ -298,7 +312,7 @@ fn large_batches_of_one_log_take_turns_with_the_others() {
     let (mut world, mut authors) = World::new(3);
     let large = BYTES_MAX + 1;
     for _ in 0..4 {
-        world.submit_sized(&mut authors[0], 1, large, false);
+        world.submit_sized(&mut authors[0], 1, large);
     }
     assert_eq!(world.next().expect("large").len(), 1);
     assert_eq!(world.next().expect("large").len(), 1);
@@ -334,167 +348,4 @@ fn a_log_has_one_lane_and_a_closed_one_withdraws_what_waits() {
     assert_eq!(world.gather.open(LogId(0)), None, "one is under way");
     world.answered(Said::Executed(&[true]));
     assert!(world.gather.open(LogId(0)).is_some());
-}
-
-/// A batch that waits for its verdict.
-struct Pending {
-    load: TestBatch,
-    submitted: u64,
-}
-
-/// Random schedules: some submit, some statements are executed, some answers arrive.
-struct Play {
-    world: World,
-    authors: Vec<Author>,
-    database: Database,
-    random: Random,
-    pending: HashMap<Ticket, Pending>,
-    decided: Vec<(TestBatch, BatchVerdict)>,
-    /// Authors who know that something was not stored: they begin again at the end of their log.
-    lost: Vec<bool>,
-    /// Other processes append too.
-    has_rivals: bool,
-    /// Times between two answers: near the database, or far from it.
-    ticks: [Duration; 3],
-}
-
-impl Play {
-    fn new(mut random: Random) -> Self {
-        let logs = 1 + random.below(6);
-        let (world, authors) = World::new(u16::try_from(logs).expect("few"));
-        let often = [0.0, 0.0, 0.02, 0.2];
-        let faults = Faults {
-            rivals: *random.pick(&often),
-            collisions: *random.pick(&often),
-            failures: *random.pick(&often),
-        };
-        Self {
-            lost: vec![false; authors.len()],
-            ticks: *random.pick(&[[MS; 3], [Duration::ZERO, Duration::ZERO, MS * 100]]),
-            has_rivals: faults.rivals + faults.collisions > 0.0,
-            world,
-            authors,
-            database: Database::new(faults),
-            random,
-            pending: HashMap::new(),
-            decided: Vec::new(),
-        }
-    }
-
-    fn run(mut self) {
-        for _ in 0..300 {
-            match self.random.below(4) {
-                0 | 1 => self.submit(),
-                2 => self.database.execute(&mut self.random),
-                _ => self.answer(),
-            }
-            self.send();
-        }
-        while !self.database.is_idle() {
-            self.database.execute(&mut self.random);
-            self.answer();
-            self.send();
-        }
-        assert!(self.pending.is_empty(), "everybody is answered");
-        self.check();
-    }
-
-    fn send(&mut self) {
-        while let Some(parts) = self.world.gather.next(self.world.now) {
-            self.database.send(parts);
-        }
-        assert!(
-            self.pending.is_empty() || !self.database.is_idle(),
-            "nothing is under way, and something waits"
-        );
-    }
-
-    fn submit(&mut self) {
-        let index = self.random.below(self.authors.len());
-        let author = &mut self.authors[index];
-        let is_waiting = self.pending.values().any(|one| one.load.log == author.log);
-        // Some stop when something was not stored, as the pipeline does; some go on for a while. Nobody decides again
-        // before all that he has sent is answered: two batches of one epoch at one place could not be told apart.
-        let begins_again = self.lost[index] && !is_waiting;
-        if self.lost[index] && !begins_again && self.random.chance(0.8) {
-            return;
-        }
-        if begins_again {
-            author.tip = self.database.end(author.log);
-            self.lost[index] = false;
-        }
-        let events = match self.random.below(10) {
-            0 | 1 => 0,
-            9 => self.random.below(EVENTS_MAX * 2),
-            _ => 1 + self.random.below(20),
-        };
-        let is_bad = events > 0 && self.random.chance(0.03);
-        let bytes = self.random.below(BYTES_MAX / 2);
-        let (ticket, load) = self.world.submit_sized(author, events, bytes, is_bad);
-        let submitted = self.database.step;
-        self.pending.insert(ticket, Pending { load, submitted });
-    }
-
-    fn answer(&mut self) {
-        let Some(answer) = self.database.answer() else {
-            return;
-        };
-        let said = match &answer {
-            Answer::Executed(good) => Said::Executed(good),
-            Answer::Collided => Said::Collided,
-            Answer::Refused => Said::Refused,
-            Answer::Failed => Said::Failed,
-        };
-        self.world.now += *self.random.pick(&self.ticks);
-        let verdicts = self.world.gather.answered(said, self.world.now);
-        for (ticket, verdict) in verdicts.expect("possible") {
-            let Pending { load, submitted } = self.pending.remove(&ticket).expect("once");
-            let index = usize::from(load.log.0);
-            match verdict {
-                Committed if load.events == 0 => {
-                    let seen = self.database.seen.get(&(load.log, load.after));
-                    assert!(seen.is_some_and(|step| *step >= submitted), "{load:?}");
-                }
-                Committed => {}
-                Missed => {
-                    assert!(self.has_rivals || self.lost[index], "in vain: {load:?}");
-                    self.lost[index] = true;
-                }
-                Error => {
-                    assert!(
-                        answer != Answer::Refused || load.is_bad,
-                        "innocent {load:?}"
-                    );
-                    assert!(answer != Answer::Collided);
-                    self.lost[index] = true;
-                }
-            }
-            self.decided.push((load, verdict));
-        }
-    }
-
-    /// Stored is what was answered as committed, once and whole, and nothing else.
-    fn check(&self) {
-        for (load, verdict) in &self.decided {
-            let expected = match verdict {
-                Committed => load.events,
-                Missed | Error => 0,
-            };
-            let stored = self.database.stored(load.log, load.id);
-            assert_eq!(stored, expected, "{load:?} {verdict:?}");
-        }
-    }
-}
-
-/// Goal: under any schedule chains are unbroken (the model checks what each batch is stored upon), nothing is stored
-/// twice, every batch is answered once and truly, no batch misses but for its own log's sake, nothing waits while
-/// nothing is under way, and only what is refused by itself is called refused.
-#[test]
-fn outcomes_are_true_under_random_schedules() {
-    let seed = depth::seed();
-    println!("GESTA_SEED={seed}");
-    let mut random = Random::new(seed);
-    for _ in 0..depth::count(300, 50_000) {
-        Play::new(random.fork()).run();
-    }
 }
