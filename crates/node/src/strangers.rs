@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::join_all;
-use gesta_cluster::{Membership, Placement, membership};
+use gesta_cluster::{Config, Membership, Placement};
 use gesta_core::registry::{Look, NodeId, NodeRow, Registry};
 use gesta_core::{Error, Result};
 use gesta_link::{Address, LinkConfig, Meeting, NodeReach, Reach, meet};
@@ -80,7 +80,7 @@ fn rule(here: &str, stranger: &Other) -> String {
 pub(crate) async fn ensure_none(
     registry: &dyn Registry,
     link: &LinkConfig,
-    leases: &membership::Config,
+    leases: &Config,
 ) -> Result<()> {
     let here = link.address.as_str();
     let before = registry.look().await?;
@@ -221,7 +221,7 @@ mod tests {
     use bytes::Bytes;
     use futures::FutureExt;
     use futures::future::{BoxFuture, ready};
-    use gesta_cluster::memory::MemoryRegistry;
+    use gesta_kit::registry::MemoryRegistry;
     use gesta_core::LogId;
     use gesta_core::registry::{Beat, Claim, Generation, Join, NodeInfo, NodeState, Tenure};
     use gesta_link::{
@@ -343,9 +343,9 @@ mod tests {
     }
 
     async fn try_joining(registry: &MemoryRegistry, beat_min: Duration) -> Result<()> {
-        let leases = membership::Config {
+        let leases = Config {
             beat_min,
-            ..membership::Config::default()
+            ..Config::default()
         };
         ensure_none(registry, &link(Address::new("here:1"), OURS), &leases).await
     }

@@ -11,7 +11,6 @@ use futures::future::join_all;
 use gesta_append::Pipeline;
 use gesta_core::backend::{Batch, CommitObserver, LogEnd, Row, RowId};
 use gesta_core::*;
-use gesta_kit::faulty::{Answers, Faulty};
 use gesta_kit::faulty::{Answers, Faulty, Read};
 use gesta_store::Config;
 use gesta_tail::Hub;
