@@ -722,7 +722,7 @@ fn a_group_that_an_import_has_begun_to_make_is_finished() {
     let other = url("3.db");
     made_so_far(&other, 8);
     let text = import(&other, &[]);
-    let lacks = format!("{there}; 1 parked events of the input are not added to it: its settings");
+    let lacks = format!("{there}; 1 parked event of the input is not added to it: its settings");
     assert!(text.contains(&lacks), "{text}");
 }
 

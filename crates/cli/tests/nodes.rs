@@ -134,8 +134,8 @@ impl Shared {
     }
 }
 
-/// Goal: a node that could not ask the owner for its secret before it joined leaves as soon as it can, and takes no log;
-/// the owner stays.
+/// Goal: a node that could not ask the owner for its secret before it joined leaves as soon as it can, and takes no
+/// log; the owner stays.
 #[test]
 fn a_stranger_that_has_joined_gives_way_to_the_owner() {
     let Some(shared) = Shared::start() else {

@@ -236,9 +236,10 @@ fn without_indent(lines: &[&str]) -> Vec<String> {
 /// Goal: a program on a page is a part of a file that is compiled and run, line by line, and hides nothing.
 #[test]
 fn what_pages_show_is_what_the_files_hold() {
-    let folder = root().join("crates/gesta/examples");
-    let files: Vec<String> = fs::read_dir(folder)
-        .expect("examples")
+    let folders = ["crates/gesta/examples", "proof/chaos/examples"];
+    let files: Vec<String> = folders
+        .iter()
+        .flat_map(|folder| fs::read_dir(root().join(folder)).expect("examples"))
         .map(|entry| read(entry.expect("a file").path()))
         .collect();
     let is_part = |block: &str| {

@@ -1,8 +1,8 @@
 //! The forwarder's end of the lanes of one log: which call is written when and to whom, and which calls come back.
 //!
 //! The module is pure: it does no I/O and has no clock. Inputs come in by [`Sender::on`], each with the time;
-//! [`Sender::work`] does what can be done now; what is to be done outside comes out as [`Output`]s, in order. What is to
-//! be written is pulled: the shell asks for the next call ([`Sender::next_write`]), so that it writes as much as its
+//! [`Sender::work`] does what can be done now; what is to be done outside comes out as [`Output`]s, in order. What is
+//! to be written is pulled: the shell asks for the next call ([`Sender::next_write`]), so that it writes as much as its
 //! stream takes.
 //!
 //! There is at most one lane. All unanswered calls are kept in the order of their invocation: first those in flight on

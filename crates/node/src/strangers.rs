@@ -221,9 +221,9 @@ mod tests {
     use bytes::Bytes;
     use futures::FutureExt;
     use futures::future::{BoxFuture, ready};
-    use gesta_kit::registry::MemoryRegistry;
     use gesta_core::LogId;
     use gesta_core::registry::{Beat, Claim, Generation, Join, NodeInfo, NodeState, Tenure};
+    use gesta_kit::registry::MemoryRegistry;
     use gesta_link::{
         Bounds, Call, LinkServer, Protocols, Question, Secret, Serve, Served, StoreIdentity, Times,
     };

@@ -1,8 +1,8 @@
 //! One world under one load, round by round: a fault, its end, the load that goes on, and a verdict.
 //!
 //! A round is over when everybody at work has got something done that was begun after the fault had healed, and all
-//! logs of nodes have owners that live. When a stretch of rounds is over, the load ends and everything is judged. At the
-//! end, left alone, nodes must come to equal shares of the logs, and the store must pass `gesta verify`.
+//! logs of nodes have owners that live. When a stretch of rounds is over, the load ends and everything is judged. At
+//! the end, left alone, nodes must come to equal shares of the logs, and the store must pass `gesta verify`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -66,8 +66,8 @@ pub(crate) fn same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// The number, if it is a whole one: as a fraction it would lose digits from 2^53 on, and an id would be the same as the
-/// one beside it.
+/// The number, if it is a whole one: as a fraction it would lose digits from 2^53 on, and an id would be the same as
+/// the one beside it.
 fn whole(number: &Number) -> Option<i128> {
     let signed = number.as_i64().map(i128::from);
     signed.or_else(|| number.as_u64().map(i128::from))

@@ -1,6 +1,7 @@
 //! Load: who asks what of a store or an application, when, and what is counted.
 //!
-//! * [`scenario`] and [`engine`]: any HTTP service; what virtual users ask stands in a file, when they ask in a schedule;
+//! * [`scenario`] and [`engine`]: any HTTP service; what virtual users ask stands in a file, when they ask in a
+//!   schedule;
 //! * [`target`]: events appended to any store, Gesta's or another's, and compared with what was acknowledged;
 //! * [`entities`]: commands to entities of this process;
 //! * [`cinema`]: users who reserve seats over HTTP, and whether all answers can be true;

@@ -3,7 +3,8 @@
 //! A schedule is nothing but its choices. The driver draws them from a seed, or replays a list; the world acts on them.
 //! A broken promise is an error of the world, or a panic.
 //!
-//! * `convention`: what the cores that run in worlds owe; `panics`: panics as findings; `search`: many schedules, by threads.
+//! * `convention`: what the cores that run in worlds owe; `panics`: panics as findings; `search`: many schedules, by
+//!   threads.
 
 pub mod convention;
 mod panics;

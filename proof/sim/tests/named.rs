@@ -50,6 +50,7 @@ mod membership {
     named! {
         logs_of_a_killed_node_are_claimed_within_the_lease_time
         refused_connections_find_a_killed_node_sooner
+        a_node_that_beats_is_not_declared_dead_for_refused_connections
         a_node_that_restarts_claims_its_old_logs_at_once
         an_owner_that_sleeps_loses_its_logs_once_and_joins_again
         a_short_sleep_moves_nothing
@@ -59,27 +60,34 @@ mod membership {
         when_all_sleep_and_wake_each_log_moves_at_most_once
         an_outage_of_the_database_moves_nothing
         a_database_that_comes_and_goes_moves_nothing
+        a_node_that_dies_in_an_outage_is_found_a_lease_time_after_it
         clocks_have_no_effect
         a_node_that_is_cut_off_from_the_database_loses_its_logs
         a_node_that_finds_most_others_dead_waits_longer
+        however_many_of_five_die_their_logs_are_claimed_within_ten_seconds
         a_node_declares_one_other_dead_in_a_beat
         of_two_claimers_each_log_gets_one
         beats_go_on_while_changes_hang
+        a_fail_over_that_loses_leases_ends_with_one_owner_of_each_log
+        a_node_whose_row_was_lost_is_not_replaced_by_who_got_its_number
         a_beat_after_a_fail_over_is_a_sign_of_life
         an_epoch_that_went_back_is_raised_above_the_known_one
         a_process_that_is_replaced_while_it_lives_stops
         a_node_alone_owns_everything_at_once
         a_node_that_others_cannot_call_gives_its_logs_away
+        a_node_that_others_cannot_call_and_that_keeps_its_logs_is_declared_dead
         a_node_whose_links_heal_one_after_the_other_keeps_its_logs
         a_node_that_leaves_looks_once_more_for_takers
         a_node_that_nobody_can_take_logs_from_leaves_at_once
         a_rolling_restart_moves_at_most_26_logs
+        a_node_that_joins_gets_its_share_one_log_at_a_time_after_settling
         a_drain_that_is_held_outlasts_restarts
         nothing_moves_for_balance_while_builds_differ
         a_log_whose_pipeline_is_stuck_goes_alone
         if_all_pipelines_are_stuck_all_logs_stay
         a_node_that_drains_keeps_nothing_and_receives_nothing
         requests_pins_and_freezing_are_followed
+        config
     }
 }
 

@@ -203,7 +203,7 @@ fn schedules_of_gathered_batches_reach_every_answer() {
 fn random_schedules_of_memberships_reach_what_they_are_about() {
     let random = membership::WORLD.form("random").expect("it is there");
     let mut times: BTreeMap<&str, u32> = BTreeMap::new();
-    for seed in 0..20 {
+    for seed in 0..60 {
         let end = driver::run(random, Choices::from_seed(seed), Trace::Off);
         for (what, count) in end.reached {
             *times.entry(what).or_default() += count;

@@ -1,9 +1,14 @@
 //! A subscription that delivers what its caller may see, and ends when the rights of the caller do.
 //!
-//! Invariant: for a caller who may not see every event, the messages and their checkpoints depend on the events that
-//! the caller may see and on positions alone. So checkpoints between events are not those of the store, which come
-//! where its filter has found nothing for long, but lie at positions that are counted from the last one that the caller
-//! was told. In a virtual stream, where revisions count the links that are left out, they are not told but with links.
+//! Invariant: for a caller who may not see every event, the messages and their checkpoints depend, log by log, on the
+//! events that the caller may see and on positions alone. So checkpoints between events are not those of the store,
+//! which come where its filter has found nothing for long, but lie at positions that are counted from the last one that
+//! the caller was told. In a virtual stream, where revisions count the links that are left out, they are not told but
+//! with links.
+//!
+//! Not hidden: in which order the logs of a store take turns while a subscriber catches up. A page of a log ends after
+//! so many events that match the filter, so the order tells roughly where many matching ones lie that the caller may
+//! not see. A store has one log unless it was made with more.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! Reads the values of arguments from their text.
 //!
-//! Invariant: a wrong value is refused with the rule, before anything is opened. The rule is in words of the product, so
-//! numbers are read by [`number`] and [`at_least`]: the parsers of clap and of Rust speak of digits and strings.
+//! Invariant: a wrong value is refused with the rule, before anything is opened. The rule is in words of the product,
+//! so numbers are read by [`number`] and [`at_least`]: the parsers of clap and of Rust speak of digits and strings.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

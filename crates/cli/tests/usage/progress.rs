@@ -121,10 +121,10 @@ fn commands_that_take_a_while_show_on_a_terminal_how_far_they_are() {
             &["schema", "migrate", "--store", &store],
             "migrating the tables",
         ),
-        (&["all", "read", "--store", &store], "events written"),
+        (&["all", "read", "--store", &store], "1 event written"),
         (
             &["stream", "read", "a-1", "--store", &store],
-            "events written",
+            "1 event written",
         ),
         (
             &["all", "import", &export, "--store", &import],
@@ -162,7 +162,7 @@ fn commands_that_take_a_while_show_on_a_terminal_how_far_they_are() {
     // An export is in JSON, and shows it all the same: the events go elsewhere.
     let read = ["all", "read", "--output", "json", "--store", &store];
     let exported = on_terminal(TERMINAL, &read);
-    assert!(stderr(&exported).contains("events written"), "{exported:?}");
+    assert!(stderr(&exported).contains("1 event written"), "{exported:?}");
     assert_eq!(stdout(&exported), succeed(&read));
     // A terminal that cannot write over a line gets lines.
     let plain = on_terminal("", &["verify", "--store", &store]);

@@ -1,5 +1,5 @@
-//! Cinemas that give back what is not paid in time, users who pay some of their seats, and a judge who reads every event
-//! of the store as it is stored.
+//! Cinemas that give back what is not paid in time, users who pay some of their seats, and a judge who reads every
+//! event of the store as it is stored.
 //!
 //! At the end of each stretch, with everything healed, each reservation whose time is over must be paid or given back,
 //! and its timer over. Those that a fast clock has made due later are looked at in a later one, and at the end of the

@@ -1,5 +1,5 @@
-//! A history before two judges: ours, and Porcupine (`proof/kit/porcupine`), a checker of others that needs Go and a module
-//! of the registry.
+//! A history before two judges: ours, and Porcupine (`proof/kit/porcupine`), a checker of others that needs Go and a
+//! module of the registry.
 //!
 //! Without Go the second judge is left out, loudly; in the deep form that is a failure.
 

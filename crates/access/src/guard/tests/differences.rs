@@ -454,24 +454,60 @@ async fn follow(
     compared: Compared,
 ) -> Result<()> {
     let mut subscription = of.subscribe(request).await?;
+    let mut logs = Followed::default();
     loop {
         match soon(subscription.next()).await.expect("running")? {
             SubscriptionMessage::Event { event, checkpoint } => {
-                write_event(out, &event, compared);
-                write_checkpoint(out, &checkpoint, compared);
+                write_event(logs.of(event.log), &event, compared);
+                logs.write_told(&checkpoint, compared);
             }
             SubscriptionMessage::Checkpoint(checkpoint) => {
                 if compared == Compared::Everything {
-                    writeln!(out, "checkpoint").expect("written");
-                    write_checkpoint(out, &checkpoint, compared);
+                    logs.write_told(&checkpoint, compared);
                 }
             }
             // When that comes depends on how fast the test reads.
             SubscriptionMessage::FellBehind(_) => {}
             SubscriptionMessage::CaughtUp(checkpoint) => {
+                logs.texts.iter().for_each(|text| out.push_str(text));
                 writeln!(out, "caught up").expect("written");
                 write_checkpoint(out, &checkpoint, compared);
                 return Ok(());
+            }
+        }
+    }
+}
+
+/// What a subscription delivers, log by log: how logs take turns depends on where pages end, which is no promise.
+#[derive(Default)]
+struct Followed {
+    texts: Vec<String>,
+    told: Vec<Position>,
+}
+
+impl Followed {
+    fn of(&mut self, log: LogId) -> &mut String {
+        let log = usize::from(log.0);
+        if self.texts.len() <= log {
+            self.texts.resize_with(log + 1, String::new);
+        }
+        &mut self.texts[log]
+    }
+
+    /// Writes for each log how far the caller is told that it was looked at, if that is news.
+    fn write_told(&mut self, checkpoint: &Checkpoint, compared: Compared) {
+        let Place::Logs(positions) = &checkpoint.place else {
+            return;
+        };
+        if compared != Compared::Everything {
+            return;
+        }
+        self.told.resize(positions.len(), Position::START);
+        for (log, position) in positions.iter().enumerate() {
+            if self.told[log] != *position {
+                self.told[log] = *position;
+                let log = LogId(u16::try_from(log).expect("few"));
+                writeln!(self.of(log), "looked at up to {position}").expect("written");
             }
         }
     }
