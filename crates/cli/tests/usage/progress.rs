@@ -162,7 +162,10 @@ fn commands_that_take_a_while_show_on_a_terminal_how_far_they_are() {
     // An export is in JSON, and shows it all the same: the events go elsewhere.
     let read = ["all", "read", "--output", "json", "--store", &store];
     let exported = on_terminal(TERMINAL, &read);
-    assert!(stderr(&exported).contains("1 event written"), "{exported:?}");
+    assert!(
+        stderr(&exported).contains("1 event written"),
+        "{exported:?}"
+    );
     assert_eq!(stdout(&exported), succeed(&read));
     // A terminal that cannot write over a line gets lines.
     let plain = on_terminal("", &["verify", "--store", &store]);
