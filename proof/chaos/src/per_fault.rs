@@ -33,7 +33,7 @@ pub(crate) struct PerFault<F> {
 #[derive(Debug)]
 struct Row {
     rounds: u64,
-    counts: Vec<u64>,
+    counts: Option<Vec<u64>>,
     times: Vec<Latencies>,
 }
 
@@ -47,29 +47,34 @@ impl<F: Ord + Serialize> PerFault<F> {
         }
     }
 
-    /// Adds a round: its counts and its times in the order of their names. A time may be unknown.
-    pub(crate) fn add(&mut self, fault: F, counts: &[u64], times: &[Option<Duration>]) {
+    /// Adds a round: its counts and its times in the order of their names. Counts are unknown of a round that is not
+    /// judged by itself; a time may be unknown.
+    pub(crate) fn add(&mut self, fault: F, counts: Option<&[u64]>, times: &[Option<Duration>]) {
         let row = self.rows.entry(fault).or_insert_with(|| Row {
             rounds: 0,
-            counts: vec![0; self.counts.len()],
+            counts: None,
             times: vec![Latencies::default(); self.times.len()],
         });
         row.rounds += 1;
-        for (sum, count) in row.counts.iter_mut().zip(counts) {
-            *sum += count;
+        if let Some(counts) = counts {
+            let sums = row.counts.get_or_insert_with(|| vec![0; counts.len()]);
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count;
+            }
         }
         for (all, time) in row.times.iter_mut().zip(times) {
             time.iter().for_each(|time| all.record(*time));
         }
     }
 
-    /// A row per kind of fault. A time that is known of none is left out.
+    /// A row per kind of fault. Counts and times that are known of none are left out.
     pub(crate) fn table(&self, title: impl Into<String>) -> Table {
         let mut columns = vec![
             ("fault".to_owned(), Unit::Words),
             ("rounds".to_owned(), Unit::Count),
         ];
-        let counts = self.counts.iter();
+        let is_counted = self.rows.values().any(|row| row.counts.is_some());
+        let counts = self.counts.iter().filter(|_| is_counted);
         columns.extend(counts.map(|name| ((*name).to_owned(), Unit::Count)));
         let is_known = |at: &usize| {
             let mut rows = self.rows.values();
@@ -84,7 +89,10 @@ impl<F: Ord + Serialize> PerFault<F> {
         let mut table = Table::new(title, columns);
         for (fault, row) in &self.rows {
             let mut cells = vec![Cell::from(name_of(fault)), row.rounds.into()];
-            cells.extend(row.counts.iter().map(|count| Cell::from(*count)));
+            if is_counted {
+                let count = |at: usize| row.counts.as_ref().map(|counts| counts[at]);
+                cells.extend((0..self.counts.len()).map(|at| Cell::from(count(at))));
+            }
             for at in &known {
                 let times = Some(row.times[*at].percentiles()).filter(|times| times.count > 0);
                 cells.push(times.map(|times| times.p50).into());
@@ -101,10 +109,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn counts_of_rounds_that_are_judged_together_are_left_out() {
+        let mut all = PerFault::new(&["lost"], &["away"]);
+        all.add("b", None, &[Some(Duration::from_millis(2))]);
+        let told = all.table("Faults").to_string();
+        assert!(!told.contains("lost") && told.contains("2 ms"), "{told}");
+        all.add("a", Some(&[3]), &[None]);
+        let told = all.table("Faults").to_string();
+        let cells: Vec<Vec<&str>> = told
+            .lines()
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert!(cells.contains(&vec!["a", "1", "3", "–", "–"]), "{told}");
+        assert!(
+            cells.iter().any(|row| row.starts_with(&["b", "1", "–"])),
+            "{told}"
+        );
+    }
+
+    #[test]
     fn rounds_are_added_up_per_fault() {
         let mut all = PerFault::new(&["lost"], &["away"]);
         for (fault, lost, away) in [("b", 1, Some(2)), ("a", 0, None), ("b", 4, Some(6))] {
-            all.add(fault, &[lost], &[away.map(Duration::from_millis)]);
+            all.add(fault, Some(&[lost]), &[away.map(Duration::from_millis)]);
         }
         let told = all.table("Faults").to_string();
         assert!(told.ends_with("a           1     0              –               –\nb           2     5           2 ms            6 ms\n"), "{told}");

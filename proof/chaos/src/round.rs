@@ -342,16 +342,13 @@ impl Chaos<'_> {
             back_after,
             ..
         } = inflicted;
-        let counts = [
-            shown.acknowledged,
-            shown.lost,
-            shown.doubled,
-            shown.stale,
-            shown.unknown,
-        ];
+        // What a stretch has shown is not of its last round alone.
+        let is_own = self.args.stretch_of(&self.scene) == 1;
+        let counts = is_own.then(|| counts_of(shown));
+        let counts = counts.as_ref().map(<[u64; COUNTS.len()]>::as_slice);
         let Some(owners) = &self.owners else {
             let times = [None, None, None, Some(*back_after)];
-            self.outcome.per_fault.add(*fault, &counts, &times);
+            self.outcome.per_fault.add(*fault, counts, &times);
             eprintln!("{name}: back after {back_after:.1?}{}", told(shown));
             return Ok(());
         };
@@ -359,7 +356,7 @@ impl Chaos<'_> {
         let moves = owners.moves_since(&inflicted.moved).await?;
         let (elsewhere, anywhere) = (shown.longest_elsewhere, shown.longest);
         let times = [elsewhere, anywhere, Some(without_owner), Some(*back_after)];
-        self.outcome.per_fault.add(*fault, &counts, &times);
+        self.outcome.per_fault.add(*fault, counts, &times);
         let all = self.outcome.moves.entry(*fault).or_default();
         for (reason, count) in &moves {
             *all.entry(reason.clone()).or_default() += count;
@@ -410,15 +407,11 @@ impl Chaos<'_> {
             self.wrong(fault, text);
         }
         let shown = self.end_stretch(Some(fault)).await?;
-        let counts = [
-            shown.acknowledged,
-            shown.lost,
-            shown.doubled,
-            shown.stale,
-            shown.unknown,
-        ];
+        let counts = counts_of(&shown);
         let times_told = [None, None, None, Some(times.later)];
-        self.outcome.per_fault.add(fault, &counts, &times_told);
+        self.outcome
+            .per_fault
+            .add(fault, Some(&counts), &times_told);
         eprintln!("{}: {times:.1?}{}", self.name(fault), told(&shown));
         Ok(())
     }
@@ -442,7 +435,7 @@ impl Chaos<'_> {
         self.add(Some(fault), &lost.shown);
         let counts = [lost.shown.acknowledged, 0, 0, 0, 0];
         let times = [None, None, None, Some(lost.known_after)];
-        self.outcome.per_fault.add(fault, &counts, &times);
+        self.outcome.per_fault.add(fault, Some(&counts), &times);
         eprintln!(
             "{name}: known everywhere after {:.1?}{}",
             lost.known_after,
@@ -477,6 +470,17 @@ impl Chaos<'_> {
             self.outcome.told.push(shown.told);
         }
     }
+}
+
+/// In the order of [`COUNTS`].
+fn counts_of(shown: &Shown) -> [u64; COUNTS.len()] {
+    [
+        shown.acknowledged,
+        shown.lost,
+        shown.doubled,
+        shown.stale,
+        shown.unknown,
+    ]
 }
 
 fn told(shown: &Shown) -> String {

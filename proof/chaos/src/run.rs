@@ -5,6 +5,7 @@ use std::time::Instant;
 use gesta_report::Report;
 use gesta_report::failure::Result;
 use gesta_report::name_of;
+use gesta_report::units::grouped;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -51,7 +52,9 @@ pub(crate) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bo
         false => "PROMISES WERE BROKEN",
     };
     report.finding = format!(
-        "{rounds} rounds, {acknowledged} acknowledged, {events} events compared, seed {}: {kept}.",
+        "{rounds} rounds, {} acknowledged, {} events compared, seed {}: {kept}.",
+        grouped(acknowledged as f64),
+        grouped(events as f64),
         args.seed
     );
     report.finish(&args.report, complete)

@@ -87,7 +87,6 @@ mod membership {
         if_all_pipelines_are_stuck_all_logs_stay
         a_node_that_drains_keeps_nothing_and_receives_nothing
         requests_pins_and_freezing_are_followed
-        config
     }
 }
 

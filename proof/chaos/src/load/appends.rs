@@ -197,7 +197,7 @@ impl Load for Appends {
             let ways = world.ways();
             let unknown = ways
                 .iter()
-                .map(|way| record.counted(&way.name, "unknown, excused"));
+                .map(|way| record.counted(&way.name, "unknown (excused)"));
             shown.unknown = unknown.sum();
         }
         self.count(&record, world);

@@ -172,7 +172,7 @@ pub(super) fn fault_table(faults: &[FaultLine]) -> Table {
     let mut all = PerFault::new(&["healed"], &["load back after"]);
     for fault in faults {
         let after = fault.healed_after_seconds.map(Duration::from_secs_f64);
-        all.add(&fault.kind, &[u64::from(after.is_some())], &[after]);
+        all.add(&fault.kind, Some(&[u64::from(after.is_some())]), &[after]);
     }
     all.table("Faults")
 }

@@ -27,7 +27,7 @@ pub(crate) const COUNTED: [&str; 7] = [
     // Answers *outcome unknown* while the server lived, was reachable, and its database was back in time.
     "unknown",
     // The other ones: the way to the server was cut, or it was killed.
-    "unknown, excused",
+    "unknown (excused)",
     // Appends that never got an answer.
     "open",
 ];
@@ -122,7 +122,7 @@ impl Record {
             let overlaps =
                 |time: &(Instant, Instant)| time.0 <= unknown.to && time.1 >= unknown.from;
             if excused.iter().any(overlaps) {
-                self.count(&unknown.way, "unknown, excused", 1);
+                self.count(&unknown.way, "unknown (excused)", 1);
             } else {
                 self.count(&unknown.way, "unknown", 1);
                 let text = unknown.text;
