@@ -380,10 +380,18 @@ impl Chaos<'_> {
                 "a log was without an owner for {without_owner:.1?}"
             ));
         }
-        let [elsewhere, anywhere] = [elsewhere, anywhere].map(Option::unwrap_or_default);
+        let longest = match anywhere.zip(elsewhere) {
+            Some((anywhere, elsewhere)) => {
+                format!("longest append {anywhere:.1?}, elsewhere {elsewhere:.1?}, ")
+            }
+            None => String::new(),
+        };
+        let moved = match moves.is_empty() {
+            true => "no log moved".to_owned(),
+            false => format!("moved {moves:?}"),
+        };
         eprintln!(
-            "{name}: longest append {anywhere:.1?}, elsewhere {elsewhere:.1?}, without owner {without_owner:.1?}, \
-             moved {moves:?}, back after {back_after:.1?}{}",
+            "{name}: {longest}without owner {without_owner:.1?}, {moved}, back after {back_after:.1?}{}",
             told(shown)
         );
         for text in wrong {
