@@ -1,11 +1,11 @@
 //! `reservation`: drives any server with the cinema's HTTP interface, and proves that no seat was ever held twice.
 //!
-//! Read `model` and `script` first (what is asked), then `generator` (how), then `ledger` and `history`
-//! (whether the answers can be true). `kill` does the same to an application that is killed again and again.
+//! Read `model` and `script` first (what is asked), then `generator` (how), then `ledger` (what was answered) and
+//! `gesta_kit::judge::seats` (whether the answers can be true). `kill` does the same to an application that is killed
+//! again and again.
 
 mod args;
 mod generator;
-mod history;
 mod kill;
 mod ledger;
 mod measure;
@@ -45,8 +45,6 @@ use crate::workload::watch::Watched;
 
 pub(crate) use args::{Ladder, ReservationArgs, SEATS, STOP_P99, users_for};
 pub(crate) use kill::{KillArgs, run as run_kill};
-
-pub(crate) use history::judge_seat;
 
 pub(crate) use generator::{Drive, Generator, Phase, windows};
 pub(crate) use ledger::Ledger;
