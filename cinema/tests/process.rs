@@ -11,12 +11,15 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use gesta_kit::history::{Creation, Entry, NEVER, Reading, SeatEvent, Seats, Ticks};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::{Client, DEADLINE};
 use tempfile::TempDir;
 
 const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+/// Of the show that is reserved while a process is killed.
+const SEATS: u16 = 100;
 
 /// A running cinema. Killed when dropped.
 struct Process {
@@ -109,24 +112,60 @@ impl Drop for Process {
     }
 }
 
-/// Reserves seats without a pause on a connection of its own, until the connection ends; tells which were acknowledged.
-async fn reserve_until_killed(address: SocketAddr) -> BTreeSet<u32> {
+/// Reserves seats without a pause on a connection of its own, until the connection ends; tells what became of it.
+async fn reserve_until_killed(address: SocketAddr, ticks: Ticks) -> Seats {
     let mut client = Client::connect(address).await;
-    let mut acknowledged = BTreeSet::new();
+    let mut history = Seats::counting(SEATS, &ticks);
+    history.create(0, Creation::Created);
     let body = r#"{"action":"RESERVE"}"#;
-    let all = (0..100).map(|seat| {
+    let all = (0..SEATS).map(|seat| {
         let length = body.len();
         format!("PATCH /shows/{ID}/seats/{seat} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n{body}")
     });
+    let begin = history.tick();
     client.send(all.collect::<String>().as_bytes()).await;
-    for seat in 0..100 {
-        match client.answer().await {
-            Some(answer) if answer.status == 202 => acknowledged.insert(seat),
-            Some(answer) => panic!("{answer:?}"),
-            None => break,
+    let mut is_open = true;
+    for seat in 0..SEATS {
+        let answer = match is_open {
+            true => client.answer().await,
+            false => None,
         };
+        is_open = answer.is_some();
+        let (what, end) = match answer {
+            Some(answer) if answer.status == 202 => (SeatEvent::Reserved, history.tick()),
+            Some(answer) => panic!("{answer:?}"),
+            None => (SeatEvent::MaybeReserved, NEVER),
+        };
+        history.record(Entry {
+            place: history.place(0, seat),
+            begin,
+            end,
+            what,
+        });
     }
-    acknowledged
+    history
+}
+
+/// Looks at the show: what is told, and that as a fact.
+async fn look(client: &mut Client, ticks: &Ticks) -> (BTreeSet<u32>, Reading) {
+    let tick = || u32::try_from(ticks.next()).expect("small");
+    let (show, begin) = (0, tick());
+    let shown = client.get(&format!("/shows/{ID}")).await;
+    let found = reserved(&shown.body);
+    let reading = Reading {
+        show,
+        begin,
+        end: tick(),
+        reserved: found.iter().map(|seat| 1_u128 << seat).sum(),
+    };
+    (found, reading)
+}
+
+/// No acknowledged reservation is lost, and no seat reserved that nobody asked for.
+fn judge(mut history: Seats, looks: &[Reading]) {
+    looks.iter().for_each(|look| history.read(*look));
+    let name = |_: u32, seat: u16| format!("seat {seat}");
+    gesta_kit::judge::seats::judge(&history, 0, name).assert_clean();
 }
 
 fn reserved(shown: &str) -> BTreeSet<u32> {
@@ -142,23 +181,27 @@ fn reserved(shown: &str) -> BTreeSet<u32> {
 async fn survives_kill(folder: &TempDir, args: &[&str]) {
     let mut process = start(folder, args);
     assert_eq!(process.client().await.create(ID, 100).await.status, 201);
-    let reserving = tokio::spawn(reserve_until_killed(process.address));
+    let ticks = Ticks::default();
+    let reserving = tokio::spawn(reserve_until_killed(process.address, ticks.clone()));
     let mut watching = process.client().await;
-    let path = format!("/shows/{ID}");
-    let three = async { while reserved(&watching.get(&path).await.body).len() < 3 {} };
+    let three = async {
+        loop {
+            let (found, reading) = look(&mut watching, &ticks).await;
+            if found.len() >= 3 {
+                return reading;
+            }
+        }
+    };
     let three = tokio::time::timeout(DEADLINE, three).await;
-    three.expect("three seats are reserved");
+    let before = three.expect("three seats are reserved");
     process.signal(Signal::SIGKILL);
     end_of(&mut process.child);
-    let acknowledged = reserving.await.expect("no panic");
+    let history = reserving.await.expect("no panic");
 
     let process = start(folder, args);
     let mut client = process.client().await;
-    let found = reserved(&client.get(&path).await.body);
-    assert!(
-        found.is_superset(&acknowledged),
-        "{acknowledged:?} {found:?}"
-    );
+    let (found, after) = look(&mut client, &ticks).await;
+    judge(history, &[before, after]);
     let taken = *found.first().expect("at least three");
     assert_eq!(client.reserve(ID, taken).await.body, "SEAT_NOT_AVAILABLE");
     let available = 100 - found.len();
@@ -240,21 +283,17 @@ async fn signals_stop_it_after_running_requests() {
         let mut process = start(&folder, &[]);
         let mut client = process.client().await;
         client.create(ID, 100).await;
-        let reserving = tokio::spawn(reserve_until_killed(process.address));
-        let path = format!("/shows/{ID}");
-        let first = client.get(&path).await;
+        let ticks = Ticks::default();
+        let reserving = tokio::spawn(reserve_until_killed(process.address, ticks.clone()));
+        let (_, before) = look(&mut client, &ticks).await;
         process.signal(signal);
-        let acknowledged = reserving.await.expect("no panic");
+        let history = reserving.await.expect("no panic");
         let status = end_of(&mut process.child);
         assert_eq!(status.code(), Some(0), "{signal}");
         let process = start(&folder, &[]);
         let mut client = process.client().await;
-        let found = reserved(&client.get(&path).await.body);
-        assert!(
-            found.is_superset(&acknowledged),
-            "{acknowledged:?} {found:?}"
-        );
-        assert!(found.is_superset(&reserved(&first.body)));
+        let (found, after) = look(&mut client, &ticks).await;
+        judge(history, &[before, after]);
         for seat in found {
             client.change(ID, seat, "CANCEL_RESERVATION").await;
         }

@@ -10,13 +10,13 @@
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod support;
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gesta_core::EventStoreExt;
 use gesta_groups::{Action, GroupId, Groups, Settings, Which};
 use gesta_kit::depth;
+use gesta_kit::history::Deliveries;
+use gesta_kit::judge::groups::{self as judge, Terms};
 use gesta_kit::support::within;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -28,9 +28,6 @@ const STREAM: &str = "cart-1";
 const CONSUMERS: u64 = 4;
 
 on_every_backend!(a_process_that_dies_loses_nothing);
-
-/// Revisions that consumers have finished, whether the group has heard of it or not.
-type Finished = Arc<Mutex<HashSet<u64>>>;
 
 fn settings() -> Settings {
     Settings {
@@ -44,7 +41,7 @@ fn settings() -> Settings {
 }
 
 /// Runs a consumer that does random things until its process dies.
-async fn consume(groups: Groups, group: GroupId, finished: Finished, seed: u64) {
+async fn consume(groups: Groups, group: GroupId, history: Deliveries<u64>, number: u64, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     loop {
         let Ok(mut consumer) = try_join(&groups, &group, rng.random_range(1..8)).await else {
@@ -54,16 +51,15 @@ async fn consume(groups: Groups, group: GroupId, finished: Finished, seed: u64) 
             let Ok(delivery) = consumer.next().await else {
                 break;
             };
+            let revision = delivery.event.revision.0;
+            history.delivered(number, revision, delivery.retries);
             let which = vec![Which::Delivery(delivery.number)];
             let answer = match rng.random_range(0..10) {
                 0 => consumer.nack(which, Action::Retry, "").await,
                 1 => consumer.nack(which, Action::Park, "").await,
                 2 => Ok(0),
                 _ => {
-                    finished
-                        .lock()
-                        .expect("lock")
-                        .insert(delivery.event.revision.0);
+                    history.finish(revision);
                     consumer.ack(which).await
                 }
             };
@@ -75,7 +71,7 @@ async fn consume(groups: Groups, group: GroupId, finished: Finished, seed: u64) 
 }
 
 /// Starts a process with consumers, which die with its runtime.
-fn start_process(home: &Home, group: &GroupId, finished: &Finished, seed: u64) -> Runtime {
+fn start_process(home: &Home, group: &GroupId, history: &Deliveries<u64>, seed: u64) -> Runtime {
     let process = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -88,7 +84,8 @@ fn start_process(home: &Home, group: &GroupId, finished: &Finished, seed: u64) -
         let consumer = consume(
             groups.clone(),
             group.clone(),
-            Arc::clone(finished),
+            history.clone(),
+            number,
             seed.wrapping_add(number),
         );
         process.spawn(consumer);
@@ -102,13 +99,13 @@ async fn a_process_that_dies_loses_nothing(home: Home) {
     println!("GESTA_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let group = on_stream(STREAM);
-    let finished = Finished::default();
+    let history = Deliveries::new();
     create(&groups(&home), &group, settings()).await;
     let rounds = depth::count(6, 100);
     let mut dying = Vec::new();
     for _ in 0..rounds {
         write(&home, STREAM, 40).await;
-        let process = start_process(&home, &group, &finished, seed);
+        let process = start_process(&home, &group, &history, seed);
         // It lives for a while, and is killed wherever it is.
         tokio::time::sleep(Duration::from_micros(rng.random_range(0..60_000))).await;
         // The next one begins while it dies.
@@ -129,29 +126,29 @@ async fn a_process_that_dies_loses_nothing(home: Home) {
             let delivery = tokio::time::timeout(Duration::from_millis(20), last.next());
             if let Ok(delivery) = delivery.await {
                 let delivery = delivery.expect("it runs on");
-                finished
-                    .lock()
-                    .expect("lock")
-                    .insert(delivery.event.revision.0);
+                let revision = delivery.event.revision.0;
+                history.delivered(CONSUMERS, revision, delivery.retries);
+                history.finish(revision);
                 let acked = last.ack(vec![Which::Delivery(delivery.number)]);
                 acked.await.expect("answered");
             }
         }
     };
     within("all is finished", rest).await;
-    let mut settled = finished.lock().expect("lock").clone();
     let parked = home
         .store
         .read_whole_stream(group.parked_stream().as_str())
         .await;
-    for link in parked.unwrap_or_default() {
-        let link = String::from_utf8(link.data.to_vec()).expect("text");
-        let revision = link.strip_suffix("@cart-1").expect("a link to the stream");
-        settled.insert(revision.parse().expect("a revision"));
-    }
-    let lost: Vec<usize> = (0..rounds * 40)
-        .filter(|event| !settled.contains(&u64::try_from(*event).expect("small")))
+    let parked: Vec<u64> = parked
+        .unwrap_or_default()
+        .iter()
+        .map(|link| judge::linked(&link.data).expect("a link"))
+        .map(|(revision, stream)| {
+            assert_eq!(stream.as_str(), STREAM);
+            revision.0
+        })
         .collect();
-    assert!(lost.is_empty(), "lost: {lost:?}");
+    let wanted: Vec<u64> = (0..).take(rounds * 40).collect();
+    judge::judge(&history, &wanted, &parked, Terms::default()).assert_clean();
     groups.shutdown().await;
 }

@@ -14,9 +14,9 @@
     reason = "tests"
 )]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gesta_core::{
@@ -29,6 +29,8 @@ use gesta_groups::{
 };
 use gesta_kit::depth;
 use gesta_kit::faulty::{FaultyStore, World};
+use gesta_kit::history::Deliveries;
+use gesta_kit::judge::groups::{self as judge, Terms};
 use gesta_kit::support::events;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -41,16 +43,14 @@ const FAULTS: Duration = Duration::from_secs(60);
 /// Most events that the database loses at once.
 const LOST_MAX: u64 = 60;
 
-type Finished = Arc<Mutex<HashSet<EventId>>>;
-
-/// Two processes, and what their consumers have finished.
+/// Two processes, and what their consumers got and have finished.
 #[derive(Clone)]
 struct Everybody {
     world: Arc<World>,
     stores: Arc<[FaultyStore; 2]>,
     groups: [Groups; 2],
     group: GroupId,
-    finished: Finished,
+    history: Deliveries<EventId>,
     /// How many times somebody may have moved the group.
     moves: Arc<AtomicUsize>,
 }
@@ -74,7 +74,7 @@ impl Everybody {
             stores: Arc::new(stores),
             groups,
             group: GroupId::new(source, "mail").expect("valid"),
-            finished: Finished::default(),
+            history: Deliveries::new(),
             moves: Arc::default(),
         }
     }
@@ -109,11 +109,13 @@ impl Everybody {
         self.groups[process].reset(&self.group, to).await
     }
 
+    fn got(&self, consumer: u64, delivery: &Delivery) {
+        let event = delivery.event.id;
+        self.history.delivered(consumer, event, delivery.retries);
+    }
+
     fn finish(&self, delivery: &Delivery) {
-        self.finished
-            .lock()
-            .expect("lock")
-            .insert(delivery.event.id);
+        self.history.finish(delivery.event.id);
     }
 
     /// Loses the newest events of a log, but not the group itself.
@@ -131,14 +133,16 @@ impl Everybody {
         self.stores.iter().for_each(FaultyStore::begin_history);
     }
 
-    /// Returns the events that can be read and are neither finished nor parked.
-    async fn unsettled(&self) -> Vec<u64> {
+    /// Returns the events that can be read.
+    async fn left(&self) -> Vec<EventId> {
         let events = self.stores[0].read_whole_stream(STREAM).await;
-        let parked: HashSet<EventId> = self.parked().into_iter().collect();
-        let finished = self.finished.lock().expect("lock");
-        let left = events.unwrap_or_default().into_iter();
-        let left = left.filter(|e| !finished.contains(&e.id) && !parked.contains(&e.id));
-        left.map(|event| event.revision.0).collect()
+        let events = events.unwrap_or_default();
+        events.iter().map(|event| event.id).collect()
+    }
+
+    /// Returns those of them that are neither finished nor parked.
+    async fn unsettled(&self) -> Vec<EventId> {
+        judge::unsettled(&self.history, &self.left().await, &self.parked())
     }
 
     /// Returns the ids of the events that are parked, with those that were parked twice.
@@ -156,7 +160,7 @@ impl Everybody {
 }
 
 /// Consumes events, now in one process and now in the other one.
-async fn consume(everybody: Everybody, seed: u64) {
+async fn consume(everybody: Everybody, number: u64, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     loop {
         let process = rng.random_range(0..2);
@@ -166,6 +170,7 @@ async fn consume(everybody: Everybody, seed: u64) {
         for _ in 0..rng.random_range(1..40) {
             let next = tokio::time::timeout(Duration::from_secs(5), consumer.next());
             let Ok(Ok(delivery)) = next.await else { break };
+            everybody.got(number, &delivery);
             tokio::time::sleep(Duration::from_millis(rng.random_range(0..200))).await;
             let which = vec![Which::Delivery(delivery.number)];
             let answered = match rng.random_range(0..10) {
@@ -208,6 +213,7 @@ async fn finish_the_rest(everybody: &Everybody, rng: &mut StdRng) {
             let next = tokio::time::timeout(Duration::from_secs(1), consumer.next());
             match next.await {
                 Ok(Ok(delivery)) => {
+                    everybody.got(CONSUMERS, &delivery);
                     everybody.finish(&delivery);
                     drop(consumer.ack(vec![Which::Delivery(delivery.number)]).await);
                 }
@@ -238,15 +244,14 @@ async fn park_all_anew(everybody: &Everybody, rng: &mut StdRng) {
         loop {
             match tokio::time::timeout(Duration::from_secs(1), consumer.next()).await {
                 Ok(Ok(delivery)) => {
+                    everybody.got(CONSUMERS, &delivery);
                     let which = vec![Which::Delivery(delivery.number)];
                     drop(consumer.nack(which, Action::Park, "").await);
                 }
                 Ok(Err(_)) => break,
                 Err(_) => {
                     let anew: HashSet<EventId> = everybody.parked().drain(before..).collect();
-                    let events = everybody.stores[0].read_whole_stream(STREAM).await;
-                    let events = events.unwrap_or_default();
-                    if events.iter().all(|event| anew.contains(&event.id)) {
+                    if everybody.left().await.iter().all(|id| anew.contains(id)) {
                         return;
                     }
                 }
@@ -301,7 +306,10 @@ async fn nothing_is_lost(seed: u64) {
         store.random_faults(seed.wrapping_add(number), 0.15);
     }
     let consumers: Vec<_> = (0..CONSUMERS)
-        .map(|number| tokio::spawn(consume(everybody.clone(), seed.wrapping_add(number))))
+        .map(|number| {
+            let seed = seed.wrapping_add(number);
+            tokio::spawn(consume(everybody.clone(), number, seed))
+        })
         .collect();
     write(&everybody.stores[1], EVENTS).await;
     disasters(&everybody, &keep, &mut rng).await;
@@ -318,15 +326,13 @@ async fn nothing_is_lost(seed: u64) {
     let again = park_all_anew(&everybody, &mut rng);
     let again = tokio::time::timeout(Duration::from_secs(600), again).await;
     assert!(again.is_ok(), "events are not parked after a move");
-    let most = 1 + everybody.moves.load(Ordering::Relaxed);
-    let mut times = HashMap::new();
-    for id in everybody.parked() {
-        *times.entry(id).or_insert(0) += 1;
-    }
-    assert!(
-        times.values().all(|times| *times <= most),
-        "parked more than {most} times: {times:?}"
-    );
+    let terms = Terms {
+        parked_max: 1 + everybody.moves.load(Ordering::Relaxed),
+        may_lose: true,
+        in_order: None,
+    };
+    let (left, parked) = (everybody.left().await, everybody.parked());
+    judge::judge(&everybody.history, &left, &parked, terms).assert_clean();
 }
 
 #[test]

@@ -1,18 +1,15 @@
 //! `judge`: our own judges on histories out of files, so that they can be held against those of others.
 //!
-//! Streams are judged by what is stored in the end, seats and registers by a search for an order. Seats that nobody
-//! pays are judged twice, by the judge of the cinema's users and by the general search, which must say the same.
+//! Streams are judged by what is stored in the end, seats and registers by a search for an order.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read as _, Write as _};
 use std::path::PathBuf;
 
-use gesta_kit::history::RunHistory;
-use gesta_kit::operations::{self, Action, Operation, Verdict};
+use gesta_kit::judge::{self, Search, seats};
+use gesta_kit::operations::{self, Action, Operation};
 use gesta_report::failure::{Context, Result, fail};
-
-use gesta_load::cinema;
 
 /// A history is judged in memory, which has a bound.
 const HISTORY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
@@ -54,7 +51,7 @@ pub(crate) fn run(args: &JudgeArgs) -> Result<bool> {
         }
         for (key, operations) in by_key {
             keys += 1;
-            match judge(&operations)? {
+            match judge_key(&operations)? {
                 Found::Fits => {}
                 Found::Impossible(why) => {
                     wrong += 1;
@@ -78,7 +75,7 @@ pub(crate) fn run(args: &JudgeArgs) -> Result<bool> {
 }
 
 /// Judges the operations of one key.
-fn judge(operations: &[Operation]) -> Result<Found> {
+fn judge_key(operations: &[Operation]) -> Result<Found> {
     let is = |wanted: fn(&Action) -> bool| operations.iter().all(|one| wanted(&one.action));
     if is(|action| matches!(action, Action::Append { .. } | Action::ReadStream { .. })) {
         return Ok(stream(operations));
@@ -89,7 +86,7 @@ fn judge(operations: &[Operation]) -> Result<Found> {
             Action::Write { .. } | Action::CompareAndSet { .. } | Action::ReadRegister { .. }
         )
     }) {
-        return Ok(found(operations::judge_register(operations)));
+        return Ok(found(judge::register(operations), operations));
     }
     if is(|action| {
         matches!(
@@ -101,33 +98,25 @@ fn judge(operations: &[Operation]) -> Result<Found> {
                 | Action::ReadSeat { .. }
         )
     }) {
-        let by_search = operations::judge_seat(operations);
-        let by_users = cinema::judge_seat(operations);
-        if let (Some(one), other) = (by_users, by_search)
-            && Verdict::Undecided != other
-            && one != (other == Verdict::Fits)
-        {
-            let key = &operations[0].key;
-            return fail(format!("our judges disagree about {key}: {other:?}"));
-        }
-        return Ok(found(by_search));
+        return Ok(found(seats::seat(operations), operations));
     }
     let key = operations.first().map_or("", |one| &one.key);
     fail(format!("{key}: operations of different kinds"))
 }
 
-fn found(verdict: Verdict) -> Found {
-    match verdict {
-        Verdict::Fits => Found::Fits,
-        Verdict::Impossible { call } => Found::Impossible(format!(
-            "no order gets past the operation that began at {call}"
+fn found(search: Search, operations: &[Operation]) -> Found {
+    match search {
+        Search::Fits => Found::Fits,
+        Search::Impossible { at } => Found::Impossible(format!(
+            "no order gets past the operation that began at {}",
+            operations[at].call
         )),
-        Verdict::Undecided => Found::Undecided,
+        Search::Undecided => Found::Undecided,
     }
 }
 
 fn stream(operations: &[Operation]) -> Found {
-    let report = RunHistory::judge(operations);
+    let report = judge::stream(operations);
     match report.violations.first() {
         Some(violation) => Found::Impossible(violation.to_string()),
         None if report.events_foreign > 0 => {

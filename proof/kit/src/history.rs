@@ -1,29 +1,59 @@
-//! The checker of torture runs: compares what was asked and answered with what is stored and what readers have seen.
+//! What happened in a run: who asked for what and was answered what, what tailers saw, what groups delivered.
 //!
-//! Why: a run that only counts events proves little. Here every attempt to append is written down
-//! before it starts, every answer when it comes, and every event that a tailing reader sees, in order.
-//! In the end the whole store is read, and each promise that data can show is checked:
-//! nothing acknowledged is lost or stored twice, nothing refused is stored, every append is whole or
-//! absent, answers name the right places, revisions have no gaps, nothing ever appeared at or
-//! below a position that a reader had passed, and the answers about each stream fit one order, in which nothing comes
-//! before what had ended before it began (`order`).
-//! Invariants: attempts with the same streams and event ids are one *request*, sent several times.
-//! Not here: making load and faults (`gesta-lab`).
+//! Why: a run that only counts events proves little. Here every attempt is written down before it starts, every answer
+//! when it comes, and everything that a tailer or a consumer sees, in order. In the end judges compare all of it with
+//! each other and with what is stored (`judge`).
+//! * [`RunHistory`]: appends, looks at the ends of streams, and tailers;
+//! * [`Seats`]: reservations and cancellations, and reads of many seats at once, 16 bytes each;
+//! * [`Claims`]: appends to streams of one client each, in a few bytes per stream;
+//! * [`Deliveries`]: what a group delivered, and what its consumers did with it;
+//! * [`payments`]: seats that must be paid in time, as a log tells them.
+//!
+//! Invariants: beginnings and ends are numbers of one counter, [`Ticks`], which recorders of one run can share, so that
+//! what they have written can be compared. A beginning is numbered before something is sent, an end after its answer
+//! has come. Nothing here waits for a judge or reads what was recorded: that costs a run little. Attempts with the same
+//! streams and event ids are one *request*, sent several times.
+//! Not here: making load and faults; what must hold (`judge`); histories as files (`operations`).
 
-mod check;
+mod claims;
+mod deliveries;
 mod file;
-mod order;
-mod report;
+pub mod payments;
+mod seats;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
 
 use gesta_core::{
-    AllFrom, Append, Appended, ErrorKind, EventId, EventStore, ExpectedRevision, Filter, LogId,
-    Position, ReadAll, ReadStream, RecordedEvent, Result, Revision, StreamId, Timestamp,
+    Append, Appended, Checkpoint, ErrorKind, EventId, EventStore, ExpectedRevision, Filter, LogId,
+    Position, ReadStream, RecordedEvent, Result, Revision, StreamId, Timestamp,
 };
 
-pub use report::{HistoryReport, Violation};
+pub use crate::verdict::{Verdict as HistoryReport, Violation};
+pub(crate) use claims::digest;
+pub use claims::{Claims, StoredAt};
+pub use deliveries::Deliveries;
+pub(crate) use file::records_of;
+pub use seats::{Creation, Entry, NEVER, Reading, SeatEvent, Seats};
+
+/// The counter of a run, which orders all that is recorded. Clones count on together.
+#[derive(Debug, Clone, Default)]
+pub struct Ticks(Arc<AtomicU64>);
+
+impl Ticks {
+    /// The next number: of a beginning or an end. The first is 1.
+    pub fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// Where the counter stands: what is recorded from now on is after it.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
 
 /// How an attempt to append has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +72,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    fn is_refusal(&self) -> bool {
+    pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Outcome::Refused | Outcome::Conflict(..))
     }
 }
@@ -66,6 +96,34 @@ impl From<&Result<Appended>> for Outcome {
     }
 }
 
+/// An append that was acknowledged, whatever has become of it.
+#[derive(Debug, Clone)]
+pub struct Acknowledged {
+    /// Who made it.
+    pub client: u64,
+    /// Its events.
+    pub ids: Vec<EventId>,
+    /// When the attempt began that was acknowledged first.
+    pub begun: Instant,
+    /// When its answer came.
+    pub answered: Instant,
+    /// The checkpoint of the answer.
+    pub checkpoint: Checkpoint,
+}
+
+/// An attempt whose outcome was unknown when it ended.
+#[derive(Debug, Clone)]
+pub struct UnknownOutcome {
+    /// Who made it.
+    pub client: u64,
+    /// When it began.
+    pub begun: Instant,
+    /// When it ended.
+    pub ended: Instant,
+    /// What the store said, if that was recorded.
+    pub text: String,
+}
+
 /// An attempt that was begun.
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptId {
@@ -79,50 +137,56 @@ pub struct TailerId(usize);
 
 /// The part of a request for one stream.
 #[derive(Debug)]
-struct AttemptPart {
-    stream: StreamId,
-    expected: ExpectedRevision,
-    ids: Vec<EventId>,
+pub(crate) struct AttemptPart {
+    pub(crate) stream: StreamId,
+    pub(crate) expected: ExpectedRevision,
+    pub(crate) ids: Vec<EventId>,
 }
 
 #[derive(Debug)]
-struct Attempt {
+pub(crate) struct Attempt {
     /// Who made it.
-    client: u64,
+    pub(crate) client: u64,
     /// When it began, as a number in the order of all that was recorded.
-    began: u64,
+    pub(crate) began: u64,
+    /// The time of that.
+    begun: Instant,
     /// When and how it ended. `None` if it never did (its caller died), which counts as unknown.
-    ended: Option<(u64, Outcome)>,
+    pub(crate) ended: Option<(u64, Outcome)>,
+    /// The time of that.
+    answered: Option<Instant>,
+    /// Why the outcome is unknown.
+    text: String,
 }
 
 /// The attempts with the same streams and ids.
 #[derive(Debug)]
-struct Request {
-    parts: Vec<AttemptPart>,
-    attempts: Vec<Attempt>,
+pub(crate) struct Request {
+    pub(crate) parts: Vec<AttemptPart>,
+    pub(crate) attempts: Vec<Attempt>,
 }
 
 /// The end of a stream, as it was read.
 #[derive(Debug)]
-struct Look {
-    client: u64,
-    stream: StreamId,
-    began: u64,
-    ended: u64,
+pub(crate) struct Look {
+    pub(crate) client: u64,
+    pub(crate) stream: StreamId,
+    pub(crate) began: u64,
+    pub(crate) ended: u64,
     /// How many events there were, and the ids of the last ones: none of a stream that does not exist.
-    length: u64,
-    last: Vec<EventId>,
+    pub(crate) length: u64,
+    pub(crate) last: Vec<EventId>,
 }
 
 /// An event, without what the checks do not need.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
-    log: LogId,
-    position: Position,
-    stream: StreamId,
-    revision: Revision,
-    id: EventId,
-    created: Timestamp,
+pub(crate) struct Seen {
+    pub(crate) log: LogId,
+    pub(crate) position: Position,
+    pub(crate) stream: StreamId,
+    pub(crate) revision: Revision,
+    pub(crate) id: EventId,
+    pub(crate) created: Timestamp,
 }
 
 impl From<&RecordedEvent> for Seen {
@@ -139,26 +203,28 @@ impl From<&RecordedEvent> for Seen {
 }
 
 #[derive(Debug)]
-struct Tailer {
-    name: String,
+pub(crate) struct Tailer {
+    pub(crate) name: String,
     /// The position in each log after which it began. In a log that is not named here it began at the start.
-    after: Vec<Position>,
-    filter: Filter,
-    seen: Vec<Seen>,
+    pub(crate) after: Vec<Position>,
+    pub(crate) filter: Filter,
+    pub(crate) seen: Vec<Seen>,
 }
 
 #[derive(Debug, Default)]
-struct Records {
-    order: u64,
-    requests: Vec<Request>,
+pub(crate) struct Records {
+    pub(crate) requests: Vec<Request>,
     by_first_id: HashMap<(StreamId, EventId), Vec<usize>>,
-    looks: Vec<Look>,
-    tailers: Vec<Tailer>,
+    pub(crate) looks: Vec<Look>,
+    pub(crate) tailers: Vec<Tailer>,
+    /// When the newest append of each client had begun that was acknowledged.
+    newest: HashMap<u64, Instant>,
 }
 
-/// What happened in a run. Clones are cheap, and all clones write into the same history.
+/// Appends, looks and tailers of a run. Clones are cheap, and all clones write into the same history.
 #[derive(Debug, Clone, Default)]
 pub struct RunHistory {
+    ticks: Ticks,
     records: Arc<Mutex<Records>>,
 }
 
@@ -169,7 +235,22 @@ impl RunHistory {
         Self::default()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Records> {
+    /// Makes an empty history that counts on with other recorders of the run.
+    #[must_use]
+    pub fn counting(ticks: &Ticks) -> Self {
+        Self {
+            ticks: ticks.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// The counter, for other recorders of the run.
+    #[must_use]
+    pub fn ticks(&self) -> Ticks {
+        self.ticks.clone()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Records> {
         self.records.lock().expect("no panic while it is held")
     }
 
@@ -197,14 +278,38 @@ impl RunHistory {
                 .map(|event| event.id.expect("every event has an id"))
                 .collect(),
         });
-        self.lock().begin(client, parts.collect())
+        let parts = parts.collect();
+        self.lock().begin_at(self.ticks.next(), client, parts)
     }
 
     /// Records how an attempt has ended.
     pub fn end(&self, attempt: AttemptId, outcome: Outcome) {
+        self.end_with(attempt, outcome, String::new());
+    }
+
+    /// Records the answer to an attempt, with what the store says of an unknown outcome.
+    pub fn answered(&self, attempt: AttemptId, answer: &Result<Appended>) {
+        let outcome = Outcome::from(answer);
+        let text = match (&outcome, answer) {
+            (Outcome::Unknown, Err(error)) => error.to_string(),
+            _ => String::new(),
+        };
+        self.end_with(attempt, outcome, text);
+    }
+
+    fn end_with(&self, attempt: AttemptId, outcome: Outcome, text: String) {
         let mut records = self.lock();
-        let order = records.next_order();
-        records.requests[attempt.request].attempts[attempt.attempt].ended = Some((order, outcome));
+        let ended = self.ticks.next();
+        let is_acknowledged = matches!(outcome, Outcome::Acknowledged(_));
+        let of = &mut records.requests[attempt.request].attempts[attempt.attempt];
+        of.ended = Some((ended, outcome));
+        of.answered = Some(Instant::now());
+        of.text = text;
+        let (client, begun) = (of.client, of.begun);
+        if is_acknowledged {
+            let newest = records.newest.entry(client).or_insert(begun);
+            *newest = begun.max(*newest);
+        }
     }
 
     /// Appends through a store and records the attempt with its answer. If the future is dropped, the outcome is
@@ -215,7 +320,7 @@ impl RunHistory {
     pub async fn append(&self, store: &dyn EventStore, append: Append) -> Result<Appended> {
         let attempt = self.begin(&append);
         let answer = store.append(append).await;
-        self.end(attempt, Outcome::from(&answer));
+        self.answered(attempt, &answer);
         answer
     }
 
@@ -229,16 +334,15 @@ impl RunHistory {
         store: &dyn EventStore,
         stream: &StreamId,
     ) -> Result<Option<Revision>> {
-        let began = self.lock().next_order();
+        let began = self.ticks.next();
         let request = ReadStream::backwards(stream.clone()).limit(1);
         let last = match store.read_stream(request).await {
             Ok(page) => page.events.into_iter().next(),
             Err(error) if matches!(error.kind(), ErrorKind::StreamNotFound(_)) => None,
             Err(error) => return Err(error),
         };
-        let mut records = self.lock();
-        let ended = records.next_order();
-        records.looks.push(Look {
+        let ended = self.ticks.next();
+        self.lock().looks.push(Look {
             client,
             stream: stream.clone(),
             began,
@@ -296,51 +400,72 @@ impl RunHistory {
         attempts.filter(|attempt| attempt.ended.is_none()).count()
     }
 
-    /// Reads the whole store and compares it with this history. It is to be called when all writers and tailers have
-    /// stopped.
-    ///
-    /// # Errors
-    /// If the store cannot be read.
-    pub async fn check(&self, store: &dyn EventStore) -> Result<HistoryReport> {
-        let mut stored = Stored::default();
-        let mut request = ReadAll::forwards().limit(gesta_core::limits::PAGE_EVENTS_MAX);
-        loop {
-            let page = store.read_all(request.clone()).await?;
-            {
-                let records = self.lock();
-                page.events
-                    .iter()
-                    .for_each(|event| stored.push(event, &records));
-            }
-            if page.end {
-                return Ok(check::check(&self.lock(), &stored));
-            }
-            request.from = AllFrom::Checkpoint(page.next);
-        }
+    /// The appends that were acknowledged so far.
+    #[must_use]
+    pub fn acknowledged(&self) -> Vec<Acknowledged> {
+        let records = self.lock();
+        let all = records.requests.iter().filter_map(|request| {
+            let ids = request.parts.iter().flat_map(|part| part.ids.iter());
+            request
+                .attempts
+                .iter()
+                .find_map(|attempt| match &attempt.ended {
+                    Some((_, Outcome::Acknowledged(appended))) => Some(Acknowledged {
+                        client: attempt.client,
+                        ids: ids.clone().copied().collect(),
+                        begun: attempt.begun,
+                        answered: attempt.answered?,
+                        checkpoint: appended.checkpoint.clone(),
+                    }),
+                    _ => None,
+                })
+        });
+        all.collect()
     }
 
-    /// Compares this history with events that were read in another way, each log in its order.
+    /// When the newest append of a client had begun that was acknowledged; none if there is none.
     #[must_use]
-    pub fn check_against(&self, events: &[RecordedEvent]) -> HistoryReport {
+    pub fn newest(&self, client: u64) -> Option<Instant> {
+        self.lock().newest.get(&client).copied()
+    }
+
+    /// Those of some clients who had no append acknowledged that began after a moment.
+    #[must_use]
+    pub fn behind(&self, clients: impl IntoIterator<Item = u64>, since: Instant) -> Vec<u64> {
         let records = self.lock();
-        let mut stored = Stored::default();
-        events.iter().for_each(|event| stored.push(event, &records));
-        check::check(&records, &stored)
+        let is_behind = |client: &u64| {
+            let newest = records.newest.get(client);
+            newest.is_none_or(|begun| *begun <= since)
+        };
+        clients.into_iter().filter(is_behind).collect()
+    }
+
+    /// The attempts whose outcome was unknown.
+    #[must_use]
+    pub fn unknown(&self) -> Vec<UnknownOutcome> {
+        let records = self.lock();
+        let attempts = records.requests.iter().flat_map(|one| &one.attempts);
+        let unknown = attempts.filter_map(|attempt| match (&attempt.ended, attempt.answered) {
+            (Some((_, Outcome::Unknown)), Some(ended)) => Some(UnknownOutcome {
+                client: attempt.client,
+                begun: attempt.begun,
+                ended,
+                text: attempt.text.clone(),
+            }),
+            _ => None,
+        });
+        unknown.collect()
     }
 }
 
 impl Records {
-    fn next_order(&mut self) -> u64 {
-        self.order += 1;
-        self.order
-    }
-
-    fn begin(&mut self, client: u64, parts: Vec<AttemptPart>) -> AttemptId {
-        let began = self.next_order();
-        self.begin_at(began, client, parts)
-    }
-
-    fn begin_at(&mut self, began: u64, client: u64, parts: Vec<AttemptPart>) -> AttemptId {
+    /// Writes down that an attempt began then.
+    pub(crate) fn begin_at(
+        &mut self,
+        began: u64,
+        client: u64,
+        parts: Vec<AttemptPart>,
+    ) -> AttemptId {
         let key = (parts[0].stream.clone(), parts[0].ids[0]);
         let candidates = self.by_first_id.entry(key).or_default();
         let same = |request: &Request| {
@@ -364,35 +489,22 @@ impl Records {
             }
         };
         let attempts = &mut self.requests[request].attempts;
-        let ended = None;
         attempts.push(Attempt {
             client,
             began,
-            ended,
+            begun: Instant::now(),
+            ended: None,
+            answered: None,
+            text: String::new(),
         });
         AttemptId {
             request,
             attempt: attempts.len() - 1,
         }
     }
-}
 
-/// What the store holds in the end, in the order of each log.
-#[derive(Debug, Default)]
-struct Stored {
-    events: Vec<Seen>,
-    /// For each tailer, the indices of the events that it should have seen by its filter.
-    wanted: Vec<Vec<usize>>,
-}
-
-impl Stored {
-    fn push(&mut self, event: &RecordedEvent, records: &Records) {
-        self.wanted.resize_with(records.tailers.len(), Vec::new);
-        for (tailer, wanted) in records.tailers.iter().zip(&mut self.wanted) {
-            if tailer.filter.matches(event) {
-                wanted.push(self.events.len());
-            }
-        }
-        self.events.push(Seen::from(event));
+    /// How an attempt ended, if it did.
+    pub(crate) fn ended(&mut self, attempt: AttemptId) -> &mut Option<(u64, Outcome)> {
+        &mut self.requests[attempt.request].attempts[attempt.attempt].ended
     }
 }

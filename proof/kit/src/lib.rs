@@ -17,8 +17,10 @@
 //! * [`Wrapper`]: a store around another one, for tests that change one thing;
 //! * [`check_virtual_index`]: what a backend must do for virtual streams;
 //! * [`registry`]: rows of a registry of nodes, and one in memory;
-//! * [`history`]: the checker of torture runs: what was acknowledged, refused and unknown against what is stored;
-//! * [`operations`]: histories as files, which other judges read as well.
+//! * [`history`]: what happened in a run: appends, what tailers saw, seats, what groups delivered;
+//! * [`operations`]: histories as files, which other judges read as well;
+//! * [`judge`]: do the facts of a history fit each other and what is stored?
+//! * [`verdict`]: what judges say.
 //!
 //! Invariants: every case makes its own store, so all run in parallel; nothing waits by sleeping; every wait has a
 //! deadline.
@@ -38,12 +40,14 @@ mod factory;
 pub mod faulty;
 pub mod history;
 mod index;
+pub mod judge;
 mod memory;
 pub mod model;
 pub mod operations;
 pub mod registry;
 mod suite;
 pub mod support;
+pub mod verdict;
 mod wrapper;
 
 pub use factory::{StoreFactory, TestStore};

@@ -5,19 +5,15 @@
 //! field.
 //! Invariant: nothing is left out but what had no effect: attempts that say that they wrote nothing, and reads without
 //! an answer.
-//! Not here: how a run is recorded (`history` for appends; the lab for seats).
-
-mod search;
+//! Not here: how a run is recorded (`history`), what must hold of it (`judge`).
 
 use std::io::{BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-pub use search::{Span, Verdict, fits_an_order, judge_register, judge_seat};
-
 /// One operation of a client.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Operation {
     /// The stream, the register or the seat.
     pub key: String,
@@ -35,7 +31,7 @@ pub struct Operation {
 }
 
 /// What was asked, and the answer; an output is there if, and only if, the operation was answered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "operation", rename_all = "snake_case")]
 pub enum Action {
     /// Of a stream: to append events. Attempts with the same ids are one append, sent several times.
@@ -97,7 +93,7 @@ pub enum Action {
 }
 
 /// Events to append.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Events {
     /// What the client claims about the stream.
     #[serde(flatten)]
@@ -107,7 +103,7 @@ pub struct Events {
 }
 
 /// What a client claims about a stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "expected", rename_all = "snake_case")]
 pub enum Claim {
     /// Nothing.
@@ -137,7 +133,7 @@ impl Claim {
 }
 
 /// What came of an append.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Appended {
     /// The events are stored, now or since an earlier attempt.
@@ -153,7 +149,7 @@ pub enum Appended {
 }
 
 /// The end of a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Seen {
     /// How many events it has.
     pub length: u64,
@@ -162,7 +158,7 @@ pub struct Seen {
 }
 
 /// What a register is to hold. No two operations write the same value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Change {
     /// What it must hold before; none: nothing was ever written. Of no meaning for a write.
     #[serde(default)]
@@ -172,7 +168,7 @@ pub struct Change {
 }
 
 /// What came of a change of a register.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Done {
     /// It is done.
@@ -182,7 +178,7 @@ pub enum Done {
 }
 
 /// What a register holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Held {
     /// None if nothing was ever written.
     pub value: Option<Uuid>,
@@ -201,7 +197,7 @@ pub enum SeatState {
 }
 
 /// What came of a change of a seat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum SeatAnswer {
     /// It is done.
@@ -214,7 +210,7 @@ pub enum SeatAnswer {
 }
 
 /// A seat that was read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SeatSeen {
     /// How it is.
     pub seat: SeatState,

@@ -6,8 +6,9 @@ use gesta_core::{
     Append, EventData, EventId, EventStore, EventStoreExt, Filter, Position, RecordedEvent,
     Revision, Timestamp,
 };
-use gesta_kit::history::{HistoryReport, Outcome, RunHistory, Violation};
+use gesta_kit::history::{Outcome, RunHistory};
 use gesta_kit::support::{Any, NoStream, event, events, exact, stream, types};
+use gesta_kit::verdict::{Verdict, Violation};
 use gesta_memory::MemoryStore;
 
 /// A run of three appends, one of them over two streams, all acknowledged and seen by one tailer.
@@ -45,7 +46,7 @@ async fn healthy() -> Run {
 }
 
 impl Run {
-    fn report(&self) -> HistoryReport {
+    fn report(&self) -> Verdict {
         self.history.check_against(&self.stored)
     }
 
@@ -55,7 +56,7 @@ impl Run {
 }
 
 /// True if some violation is the one that is meant.
-fn finds(report: &HistoryReport, meant: impl Fn(&Violation) -> bool) -> bool {
+fn finds(report: &Verdict, meant: impl Fn(&Violation) -> bool) -> bool {
     assert!(!report.to_string().is_empty());
     report.violations.iter().any(meant)
 }
@@ -79,7 +80,7 @@ async fn an_empty_store_and_history_are_clean() {
         .check(&MemoryStore::new())
         .await
         .expect("readable");
-    assert_eq!(report, HistoryReport::default());
+    assert_eq!(report, Verdict::default());
 }
 
 #[tokio::test]

@@ -1,10 +1,9 @@
 //! Users of a cinema over HTTP, and the proof that no seat was ever held twice.
 //!
-//! Read [`model`] and [`script`] first (what is asked), then [`generator`] (how), then [`ledger`] and [`history`]
-//! (whether the answers can be true).
+//! Read [`model`] and [`script`] first (what is asked), then [`generator`] (how), then [`ledger`] (what was answered)
+//! and `gesta_kit::judge::seats` (whether the answers can be true).
 
 pub mod generator;
-pub mod history;
 pub mod ledger;
 pub mod measure;
 pub mod model;
@@ -18,7 +17,6 @@ use tokio::task::LocalSet;
 use gesta_report::failure::{Failure, Result};
 
 pub use generator::{Drive, Generator, Phase, windows};
-pub use history::judge_seat;
 pub use ledger::Ledger;
 pub use model::Shows;
 pub use routes::{Arrival, Routes, To};

@@ -22,10 +22,11 @@ use uuid::Uuid;
 
 use gesta_report::failure::Result;
 
-pub use check::{Claims, check};
+pub use check::check;
 pub use events::{Events, MARK_BYTES, NumberOf};
 pub use gesta::GestaTarget;
 pub use gesta::{Expected, Protocol};
+pub use gesta_kit::history::{Claims, StoredAt};
 pub use load::{Beside, Observer, connect, run_all};
 pub use load::{Load, Phase, PhaseRun, run};
 
@@ -82,15 +83,6 @@ pub struct Whole {
     pub position: u64,
     /// Its data.
     pub data: Bytes,
-}
-
-/// Where an append was stored, as its answer said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StoredAt {
-    /// Revision of the first event.
-    pub revision: u64,
-    /// Position of the last event.
-    pub position: u64,
 }
 
 /// What is known about a target.

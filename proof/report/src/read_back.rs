@@ -1,5 +1,6 @@
 //! What reading back everything that was acknowledged has found.
 
+use gesta_kit::verdict::{Kind, Verdict, Violation};
 use serde::Serialize;
 
 /// Most findings that are told in words.
@@ -72,11 +73,19 @@ impl ReadBack {
         self.findings.truncate(FINDINGS_MAX);
     }
 
-    /// Counts something wrong, and tells the first of it.
-    pub fn wrong(&mut self, count: fn(&mut Self) -> &mut u64, text: impl FnOnce() -> String) {
-        *count(self) += 1;
-        if self.findings.len() < FINDINGS_MAX {
-            self.findings.push(text());
+    /// What a judge has found.
+    pub fn of(verdict: &Verdict) -> Self {
+        let findings = verdict.violations.iter().take(FINDINGS_MAX);
+        Self {
+            acknowledged: verdict.events_acknowledged as u64,
+            found: verdict.events_stored as u64,
+            lost: verdict.count(Kind::NotStored),
+            doubled: verdict.count(Kind::StoredTwice),
+            misplaced: verdict.count(Kind::WrongPlace),
+            altered: verdict.count(Kind::Altered),
+            uninvited: verdict.count(Kind::Uninvited),
+            seconds: 0.0,
+            findings: findings.map(Violation::detail).collect(),
         }
     }
 }

@@ -27,7 +27,7 @@ use gesta_groups::ConsumerGroups;
 use gesta_kit::depth;
 use nodes::Nodes;
 use support::{Server, patient, url_of};
-use work::{Seen, append, group, lost, until};
+use work::{Seen, append, group, judged, until};
 
 /// Done-when: ten consumers, random refusals, time-outs and disconnects, two kills of the server.
 async fn every_event_is_finished_or_parked(store: &str) {
@@ -68,9 +68,7 @@ async fn every_event_is_finished_or_parked(store: &str) {
     for consumer in consumers {
         consumer.await.unwrap();
     }
-    let lost = lost(&client, &seen, events).await;
-    assert!(lost.is_empty(), "lost: {lost:?}");
-    seen.tell(events);
+    judged(&client, &seen, events).await.assert_clean();
     server.stop();
 }
 
@@ -87,7 +85,7 @@ async fn check_counts(groups: &HttpGroups, server: &Server, seen: &Seen) {
         "{counts:?}"
     );
     // What was told to consumers was counted, though not all that was counted had to reach them.
-    assert!(seen.deliveries.load(Ordering::SeqCst) > 0);
+    assert!(seen.history.counts().0 > 0);
     let metrics = support::get(server.address(), "/metrics");
     let total = metrics
         .lines()
@@ -152,9 +150,8 @@ async fn a_group_of_a_cluster_loses_nothing_when_its_node_is_killed() {
     for consumer in consumers {
         consumer.await.unwrap();
     }
-    let lost = lost(&nodes.all[0].store(), &seen, events).await;
-    assert!(lost.is_empty(), "lost: {lost:?}");
-    seen.tell(events);
+    let verdict = judged(&nodes.all[0].store(), &seen, events).await;
+    verdict.assert_clean();
 }
 
 /// Creates the group at the node that takes it.

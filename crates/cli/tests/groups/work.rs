@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +12,9 @@ use gesta_groups::{
     Action, ConsumerGroups, Create, Error, GroupConsumer, GroupId, Settings, Source,
 };
 use gesta_kit::depth;
+use gesta_kit::history::Deliveries;
+use gesta_kit::judge::groups::{self as judge, Terms};
+use gesta_kit::verdict::Verdict;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
@@ -56,10 +59,8 @@ impl Deed {
 /// What consumers have seen, whether the group has heard of it or not.
 #[derive(Default)]
 pub(crate) struct Seen {
-    pub(crate) finished: Mutex<HashSet<u64>>,
-    pub(crate) deliveries: AtomicU64,
-    /// Deliveries of which the server said that they were not the first.
-    pub(crate) redeliveries: AtomicU64,
+    /// By revision.
+    pub(crate) history: Deliveries<u64>,
     /// Revisions of events with which something was done on purpose. The retries do not tell: silence counts against
     /// the consumer first.
     chosen: Mutex<HashSet<u64>>,
@@ -79,22 +80,8 @@ impl Seen {
         is_first.then_some(deed)
     }
 
-    fn finish(&self, revision: u64) {
-        self.finished.lock().unwrap().insert(revision);
-    }
-
     pub(crate) fn finished(&self) -> usize {
-        self.finished.lock().unwrap().len()
-    }
-
-    /// Prints what was counted; something was delivered again.
-    pub(crate) fn tell(&self, events: usize) {
-        let deliveries = self.deliveries.load(Ordering::SeqCst);
-        let redeliveries = self.redeliveries.load(Ordering::SeqCst);
-        println!(
-            "{events} events, {deliveries} deliveries, of which {redeliveries} are counted as redeliveries"
-        );
-        assert!(redeliveries > 0);
+        self.history.finished()
     }
 }
 
@@ -104,7 +91,7 @@ pub(crate) fn group() -> GroupId {
 }
 
 /// A consumer that joins again and again.
-async fn consume(urls: Vec<String>, seen: Arc<Seen>, seed: u64) {
+async fn consume(urls: Vec<String>, seen: Arc<Seen>, number: u64, seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut servers = urls.iter().cycle();
     let mut url = servers.next().unwrap();
@@ -112,7 +99,7 @@ async fn consume(urls: Vec<String>, seen: Arc<Seen>, seed: u64) {
         let groups = HttpStore::connect(url).unwrap().groups();
         let buffer = rng.random_range(1..50);
         match groups.join(&group(), buffer, "worker").await {
-            Ok(mut consumer) => work(&mut consumer, &seen, &mut rng).await,
+            Ok(mut consumer) => work(&mut consumer, &seen, number, &mut rng).await,
             // It is gone, or another one runs the group.
             Err(_) => {
                 url = servers.next().unwrap();
@@ -123,7 +110,7 @@ async fn consume(urls: Vec<String>, seen: Arc<Seen>, seed: u64) {
 }
 
 /// Works until the connection breaks, or until it occurs to the consumer to vanish.
-async fn work(consumer: &mut GroupConsumer, seen: &Seen, rng: &mut StdRng) {
+async fn work(consumer: &mut GroupConsumer, seen: &Seen, number: u64, rng: &mut StdRng) {
     while !seen.stop.load(Ordering::SeqCst) {
         let next = tokio::time::timeout(Duration::from_secs(1), consumer.next());
         let delivery = match next.await {
@@ -131,14 +118,11 @@ async fn work(consumer: &mut GroupConsumer, seen: &Seen, rng: &mut StdRng) {
             Ok(_) => return,
             Err(_) => continue,
         };
-        seen.deliveries.fetch_add(1, Ordering::SeqCst);
-        if delivery.retries > 0 {
-            seen.redeliveries.fetch_add(1, Ordering::SeqCst);
-        }
         let revision = delivery.event.revision.0;
+        seen.history.delivered(number, revision, delivery.retries);
         let deed = seen.chosen(revision).unwrap_or_else(|| Deed::random(rng));
         if matches!(deed, Deed::Skip | Deed::Finish) {
-            seen.finish(revision);
+            seen.history.finish(revision);
         }
         let answered = match deed {
             Deed::Vanish => return,
@@ -173,7 +157,7 @@ pub(crate) async fn append(store: &HttpStore, revisions: Range<usize>) {
 pub(crate) fn start(urls: &[String], seen: &Arc<Seen>, seed: u64) -> Vec<JoinHandle<()>> {
     let consumer = |number| {
         let (urls, seen) = (urls.to_vec(), Arc::clone(seen));
-        tokio::spawn(consume(urls, seen, seed.wrapping_add(number)))
+        tokio::spawn(consume(urls, seen, number, seed.wrapping_add(number)))
     };
     (0..CONSUMERS).map(consumer).collect()
 }
@@ -230,15 +214,18 @@ pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     assert!(waited.is_ok(), "never: {what}");
 }
 
-/// Events that nobody has finished and that are not parked.
-pub(crate) async fn lost(store: &HttpStore, seen: &Seen, events: usize) -> Vec<u64> {
-    let mut settled = seen.finished.lock().unwrap().clone();
-    let parked = group().parked_stream();
-    for link in store.read_whole_stream(parked.as_str()).await.unwrap() {
-        let link = String::from_utf8(link.data.to_vec()).unwrap();
-        let revision = link.strip_suffix("@orders").expect("a link to the stream");
-        settled.insert(revision.parse().unwrap());
-    }
-    let all = 0..u64::try_from(events).unwrap();
-    all.filter(|event| !settled.contains(event)).collect()
+/// Judges what has become of so many events, and prints what was counted; something was delivered again.
+pub(crate) async fn judged(store: &HttpStore, seen: &Seen, events: usize) -> Verdict {
+    let stream = group().parked_stream();
+    let links = store.read_whole_stream(stream.as_str()).await.unwrap();
+    let links = links.iter().map(|link| judge::linked(&link.data).unwrap());
+    let parked = links.map(|(revision, stream)| {
+        assert_eq!(stream.as_str(), STREAM);
+        revision.0
+    });
+    let (parked, wanted): (Vec<u64>, Vec<u64>) = (parked.collect(), (0..).take(events).collect());
+    let verdict = judge::judge(&seen.history, &wanted, &parked, Terms::default());
+    println!("{events} events: {verdict}");
+    assert!(verdict.redeliveries > 0);
+    verdict
 }

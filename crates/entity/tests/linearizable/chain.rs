@@ -5,7 +5,7 @@ use gesta_entity::{Context, Decider, EntityType, EventCodec, JsonEvents, Snapsho
 use serde::{Deserialize, Serialize};
 
 /// A stream up to some event: how many there are, and a digest of their numbers in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 pub(crate) struct Seen {
     pub(crate) length: u64,
     pub(crate) digest: u64,

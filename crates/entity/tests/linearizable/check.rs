@@ -1,59 +1,25 @@
 //! Is a history linearizable, durable and free of doubles?
 //!
-//! The log is the order: an entity's events and the deletes of its stream, each with the moment at which it became
-//! durable, tell the state at every moment. An answer names the state that it rests on, so no search for an order is
-//! needed. Only the empty state may come more than once; the latest that an answer can rest on counts.
-//! * a state that was answered is one of the stream, which became durable before the answer;
-//! * a confirmed answer includes whatever was durable before it was asked for;
-//! * so at some moment between, that state was the state of the entity.
+//! An entity's events and the deletes of its stream, each with the moment at which it became durable, tell the state at
+//! every moment, and an answer names the state that it rests on. Whether that fits says `gesta_kit::judge::entities`:
+//! at some moment between call and answer that state was the state of the entity, and durable; what was handed over
+//! later to the same runtime rests on no earlier state. Here is what is stored of each command, and of all with one
+//! key. Only the empty state may come more than once.
 
 use std::collections::HashMap;
 
-use gesta_kit::faulty::{Moment, StoredEvent};
+use gesta_kit::faulty::StoredEvent;
+use gesta_kit::judge::entities::{Reply, States};
+use gesta_kit::verdict::{Kind, Verdict};
 
 use crate::chain::{Event, Seen, decode, stream_name};
 use crate::history::{Answer, Attempt, Operation};
 use crate::nodes::Doubts;
 use crate::play::Played;
 
-/// A promise that was not kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Broken {
-    /// An event was decided upon a state that never was.
-    DecidedUponUnstored,
-    /// An answer rests on a state that never was.
-    RestsOnUnstored,
-    /// Answered before what it rests on was durable.
-    AnsweredEarly,
-    /// Something was durable before it was asked, and it did not see that.
-    Outdated,
-    /// Acknowledged, but not stored, or not where the answer says.
-    Lost,
-    /// Stored more than once.
-    Twice,
-    /// It was said that nothing was stored.
-    RefusedButStored,
-    /// Handed over later, but stored earlier.
-    Overtaken,
-    /// A retry got another answer than the command that was stored.
-    OtherReply,
-    /// Another command got the reply of the first with its key, or a retry was taken for another command.
-    WrongKey,
-    /// The answer tells another revision than that of the last event.
-    WrongRevision,
-    /// No answer, or one that must not happen.
-    Fails,
-}
-
-/// A broken promise, and how it shows.
-pub(crate) type Violation = (Broken, String);
-
 /// One entity's stream. Its changes are its events and its deletes.
 struct Stream {
-    /// The states, by the number of changes before.
-    states: Vec<Seen>,
-    /// When each change became durable.
-    durable: Vec<Moment>,
+    states: States<Seen>,
     /// Number of an event to its places: the number of changes up to it.
     places: HashMap<u64, Vec<u64>>,
     /// The revisions of events, by their places.
@@ -63,11 +29,10 @@ struct Stream {
 }
 
 impl Stream {
-    fn of(entity: usize, stored: &[StoredEvent], found: &mut Vec<Violation>) -> Self {
+    fn of(entity: usize, stored: &[StoredEvent], verdict: &mut Verdict) -> Self {
         let name = stream_name(entity);
         let mut stream = Self {
-            states: vec![Seen::default()],
-            durable: Vec::new(),
+            states: States::new(Seen::default()),
             places: HashMap::new(),
             revisions: HashMap::new(),
             deletes: Vec::new(),
@@ -75,13 +40,13 @@ impl Stream {
         let mut tip = Seen::default();
         let described = format!("$${name}");
         for stored in stored {
-            let place = stream.states.len() as u64;
+            let place = stream.states.end() + 1;
+            let durable = Some(stored.durable.0);
             if stored.event.stream.as_str() == described
                 && stored.event.event_type.as_str() == "$deleted"
             {
                 tip = Seen::default();
-                stream.states.push(tip);
-                stream.durable.push(stored.durable);
+                stream.states.push(tip, durable);
                 stream.deletes.push(place);
                 continue;
             }
@@ -92,55 +57,17 @@ impl Stream {
             if let Event::Decided { upon, .. } = event
                 && upon != tip
             {
-                let what = format!("{event:?} in {name} follows {tip:?}");
-                found.push((Broken::DecidedUponUnstored, what));
+                verdict.add(Kind::WrongBasis, 1, || {
+                    format!("{event:?} in {name} follows {tip:?}")
+                });
             }
             tip = tip.and(event.number());
-            stream.states.push(tip);
-            stream.durable.push(stored.durable);
+            stream.states.push(tip, durable);
             let places = stream.places.entry(event.number()).or_default();
             places.push(place);
             stream.revisions.insert(place, stored.event.revision.0);
         }
         stream
-    }
-
-    /// How many changes were durable before that moment.
-    fn changes_at(&self, moment: Moment) -> u64 {
-        let durable = self.durable.iter().filter(|durable| **durable < moment);
-        durable.count() as u64
-    }
-
-    /// When this change became durable.
-    fn reached(&self, place: u64) -> Option<Moment> {
-        let last = place.checked_sub(1)?;
-        self.durable.get(usize::try_from(last).ok()?).copied()
-    }
-
-    /// The places of a state.
-    fn all_of(&self, seen: Seen) -> impl DoubleEndedIterator<Item = u64> {
-        let states = (0..).zip(&self.states);
-        let found: Vec<u64> = states
-            .filter(|(_, state)| **state == seen)
-            .map(|(place, _): (u64, _)| place)
-            .collect();
-        found.into_iter()
-    }
-
-    /// The place of the latest such state that was durable when this was answered, or of the first.
-    fn place_of(&self, seen: Seen, attempt: &Attempt) -> Option<u64> {
-        let is_early = |place: &u64| {
-            let reached = self.reached(*place);
-            attempt
-                .answered
-                .is_some_and(|answered| Some(answered) < reached)
-        };
-        let latest = self.all_of(seen).rev().find(|place| !is_early(place));
-        latest.or_else(|| self.all_of(seen).next())
-    }
-
-    fn state(&self, place: u64) -> Option<Seen> {
-        self.states.get(usize::try_from(place).ok()?).copied()
     }
 
     /// The place of the last event of an attempt, if its events are stored.
@@ -151,110 +78,108 @@ impl Stream {
 }
 
 /// Everything that is wrong with a history.
-pub(crate) fn check(played: &Played) -> Vec<Violation> {
-    let mut found = Vec::new();
+pub(crate) fn check(played: &Played) -> Verdict {
+    let mut verdict = Verdict::default();
     for entity in 0..played.entities {
-        let stream = Stream::of(entity, &played.stored, &mut found);
+        let stream = Stream::of(entity, &played.stored, &mut verdict);
         let attempts = played.history.iter();
         let attempts: Vec<&Attempt> = attempts.filter(|a| a.entity == entity).collect();
         for attempt in &attempts {
-            let broken = check_attempt(&stream, attempt);
-            found.extend(broken.map(|broken| (broken, format!("{attempt:?}"))));
+            let broken = [
+                check_stored(&stream, attempt),
+                check_revision(&stream, attempt),
+            ];
+            for kind in broken.into_iter().flatten() {
+                verdict.add(kind, 1, || format!("{attempt:?}"));
+            }
         }
-        check_keys(&stream, &attempts, &mut found);
-        let are_reads_doubted = {
-            let mut streams = played.doubts.reads.iter();
-            streams.any(|doubted| doubted.as_str() == stream_name(entity))
-        };
-        check_order(
-            &stream,
-            &attempts,
-            &played.doubts,
-            are_reads_doubted,
-            &mut found,
-        );
+        check_keys(&stream, &attempts, &mut verdict);
+        let name = stream_name(entity);
+        let answered: Vec<&Attempt> = attempts
+            .into_iter()
+            .filter(|attempt| attempt.seen().is_some())
+            .collect();
+        let replies: Vec<Reply<Seen>> = answered
+            .iter()
+            .filter_map(|attempt| reply(attempt, &name, &played.doubts))
+            .collect();
+        let tell = |number: usize| format!("{:?}", answered[number]);
+        stream.states.judge(&name, &replies, tell, &mut verdict);
     }
-    found
+    verdict
 }
 
-fn check_attempt(stream: &Stream, attempt: &Attempt) -> impl Iterator<Item = Broken> {
-    let answers = [
-        check_seen(stream, attempt),
-        check_freshness(stream, attempt),
-        check_stored(stream, attempt),
-        check_revision(stream, attempt),
-    ];
-    answers.into_iter().flatten()
-}
-
-/// What an answer rests on was stored, and durable before the answer.
-fn check_seen(stream: &Stream, attempt: &Attempt) -> Option<Broken> {
-    let Some(place) = stream.place_of(attempt.seen()?, attempt) else {
-        return Some(Broken::RestsOnUnstored);
+/// What an answer says about the entity, if it says something.
+fn reply(attempt: &Attempt, stream: &str, doubts: &Doubts) -> Option<Reply<Seen>> {
+    let is_doubted = match attempt.asked {
+        Operation::Command(_) => doubts.commands.contains(&attempt.numbers().start),
+        Operation::Read | Operation::StaleRead => {
+            doubts.reads.iter().any(|one| one.as_str() == stream)
+        }
     };
-    let reached = stream.reached(place)?;
-    let early = attempt.answered.is_some_and(|answered| answered < reached);
-    early.then_some(Broken::AnsweredEarly)
-}
-
-/// A confirmed answer includes all that was durable before it was asked for.
-fn check_freshness(stream: &Stream, attempt: &Attempt) -> Option<Broken> {
-    let seen = attempt.seen().filter(|_| attempt.is_confirmed())?;
-    let own = match attempt.answer {
-        Answer::Done { .. } => attempt.numbers().count() as u64,
-        _ => 0,
-    };
-    let place = stream.place_of(seen, attempt)?;
-    let outdated = place < stream.changes_at(attempt.invoked) + own;
-    outdated.then_some(Broken::Outdated)
+    let is_confirmed = attempt.is_confirmed();
+    Some(Reply {
+        // What is not confirmed may rest on any state that has been.
+        began: if is_confirmed { attempt.invoked.0 } else { 0 },
+        ended: attempt.answered.map_or(u64::MAX, |answered| answered.0),
+        runtime: (is_confirmed && !is_doubted).then_some(attempt.runtime as u64),
+        state: attempt.seen()?,
+        own: match attempt.answer {
+            Answer::Done {
+                repeated: false, ..
+            } => attempt.numbers().count() as u64,
+            _ => 0,
+        },
+    })
 }
 
 /// Its events are stored once, or not at all, as its answer says.
-fn check_stored(stream: &Stream, attempt: &Attempt) -> Option<Broken> {
+fn check_stored(stream: &Stream, attempt: &Attempt) -> Option<Kind> {
     let places: Vec<&Vec<u64>> = attempt
         .numbers()
         .filter_map(|number| stream.places.get(&number))
         .collect();
     if places.iter().any(|places| places.len() > 1) {
-        return Some(Broken::Twice);
+        return Some(Kind::StoredTwice);
     }
     let count = attempt.numbers().count();
     let whole = places.len() == count && places.windows(2).all(|two| two[0][0] + 1 == two[1][0]);
     match &attempt.answer {
         Answer::Done { repeated: true, .. } | Answer::Read(_) => None,
         Answer::Done { seen, .. } => {
-            let is_it = |last: &&Vec<u64>| stream.state(last[0]) == Some(*seen);
+            let is_it = |last: &&Vec<u64>| stream.states.at(last[0]) == Some(*seen);
             let there = whole && places.last().is_none_or(is_it);
-            (!there).then_some(Broken::Lost)
+            (!there).then_some(Kind::NotStored)
         }
         Answer::Rejected(_) | Answer::Refused(_) | Answer::KeyReused => {
-            (!places.is_empty()).then_some(Broken::RefusedButStored)
+            (!places.is_empty()).then_some(Kind::RefusedStored)
         }
         Answer::Unknown(_) | Answer::Nobody => {
             let part = !places.is_empty() && !whole;
-            part.then_some(Broken::Lost)
+            part.then_some(Kind::PartlyStored)
         }
-        Answer::Broken(_) | Answer::Hangs => Some(Broken::Fails),
+        Answer::Broken(_) => Some(Kind::Answer),
+        Answer::Hangs => Some(Kind::Unanswered),
     }
 }
 
-fn check_revision(stream: &Stream, attempt: &Attempt) -> Option<Broken> {
+fn check_revision(stream: &Stream, attempt: &Attempt) -> Option<Kind> {
     let Answer::Done { seen, revision, .. } = attempt.answer else {
         return None;
     };
     let expected = match attempt.numbers().is_empty() {
         true => None,
-        false => stream
-            .all_of(seen)
-            .next()
-            .and_then(|place| stream.revisions.get(&place).copied()),
+        false => {
+            let place = stream.states.places(seen).next();
+            place.and_then(|place| stream.revisions.get(&place).copied())
+        }
     };
     // Not known if the append was given up as unknown, and what came after it has proven that it is stored.
-    (revision.is_some() && revision != expected).then_some(Broken::WrongRevision)
+    (revision.is_some() && revision != expected).then_some(Kind::WrongPlace)
 }
 
 /// Of the attempts with one key, one at most is stored, and all who are told so are told the same.
-fn check_keys(stream: &Stream, attempts: &[&Attempt], found: &mut Vec<Violation>) {
+fn check_keys(stream: &Stream, attempts: &[&Attempt], verdict: &mut Verdict) {
     let mut keys: HashMap<&str, Vec<&Attempt>> = HashMap::new();
     for attempt in attempts {
         if let Some(key) = &attempt.key {
@@ -268,7 +193,7 @@ fn check_keys(stream: &Stream, attempts: &[&Attempt], found: &mut Vec<Violation>
         let is_between = |two: &[u64], delete: &u64| (two[0]..two[1]).contains(delete);
         let is_twice = |two: &[u64]| !stream.deletes.iter().any(|delete| is_between(two, delete));
         if stored.windows(2).any(is_twice) {
-            found.push((Broken::Twice, format!("{key}: {attempts:?}")));
+            verdict.add(Kind::StoredTwice, 1, || format!("{key}: {attempts:?}"));
         }
         let differs = |attempt: &&&Attempt| match attempt.answer {
             Answer::Done {
@@ -277,17 +202,17 @@ fn check_keys(stream: &Stream, attempts: &[&Attempt], found: &mut Vec<Violation>
                 ..
             } => !stored
                 .iter()
-                .any(|place| stream.state(*place) == Some(seen)),
+                .any(|place| stream.states.at(*place) == Some(seen)),
             _ => false,
         };
         if let Some(other) = attempts.iter().find(differs) {
-            found.push((Broken::OtherReply, format!("{other:?} of {attempts:?}")));
+            verdict.add(Kind::OtherReply, 1, || format!("{other:?} of {attempts:?}"));
         }
         if let Some(wrong) = attempts
             .iter()
             .find(|a| has_wrong_key(stream, a, &attempts))
         {
-            found.push((Broken::WrongKey, format!("{wrong:?} of {attempts:?}")));
+            verdict.add(Kind::WrongKey, 1, || format!("{wrong:?} of {attempts:?}"));
         }
     }
 }
@@ -301,43 +226,11 @@ fn has_wrong_key(stream: &Stream, attempt: &Attempt, attempts: &[&Attempt]) -> b
     match attempt.answer {
         Answer::Done { repeated: true, .. } => !stored.any(|s| s.kind() == attempt.kind()),
         Answer::KeyReused => !stored.any(|stored| {
-            let durable = stream.place(stored).and_then(|place| stream.reached(place));
-            stored.kind() != attempt.kind() && durable <= attempt.answered
+            let place = stream.place(stored);
+            let durable = place.and_then(|place| stream.states.reached(place));
+            let answered = attempt.answered.map(|answered| answered.0);
+            stored.kind() != attempt.kind() && durable <= answered
         }),
         _ => false,
-    }
-}
-
-/// What was handed over later to the same runtime rests on no earlier state, if each was tried once.
-fn check_order(
-    stream: &Stream,
-    attempts: &[&Attempt],
-    doubts: &Doubts,
-    are_reads_doubted: bool,
-    found: &mut Vec<Violation>,
-) {
-    let is_doubted = |attempt: &Attempt| match attempt.asked {
-        Operation::Command(_) => doubts.commands.contains(&attempt.numbers().start),
-        Operation::Read | Operation::StaleRead => are_reads_doubted,
-    };
-    let mut latest: HashMap<usize, (u64, &Attempt)> = HashMap::new();
-    for attempt in attempts {
-        if is_doubted(attempt) {
-            continue;
-        }
-        let Some(seen) = attempt.seen().filter(|_| attempt.is_confirmed()) else {
-            continue;
-        };
-        let Some(place) = stream.place_of(seen, attempt) else {
-            continue;
-        };
-        // The empty state may be an earlier one than the latest that it can be.
-        let first = stream.all_of(seen).next().unwrap_or(place);
-        let (latest, earlier) = latest.entry(attempt.runtime).or_insert((0, attempt));
-        if place < *latest {
-            found.push((Broken::Overtaken, format!("{attempt:?} after {earlier:?}")));
-        } else if first >= *latest {
-            (*latest, *earlier) = (first, attempt);
-        }
     }
 }

@@ -18,10 +18,11 @@ mod nodes;
 mod planted;
 mod play;
 
-use check::{Broken, check};
+use check::check;
 use gesta_entity::Stats;
 use gesta_kit::depth;
 use gesta_kit::faulty::Random;
+use gesta_kit::verdict::{Kind, Verdict, Violation};
 use history::Answer;
 use nodes::Fault;
 use play::{Plant, Setting, play};
@@ -32,7 +33,7 @@ const NODES: Setting = Setting::Nodes(Fault::None);
 const SHARES: u64 = 4;
 
 /// Plays one history and tells what is wrong with it.
-fn judge(seed: u64, plant: Plant, setting: Setting) -> Vec<check::Violation> {
+fn judge(seed: u64, plant: Plant, setting: Setting) -> Verdict {
     let played = play(seed, plant, setting);
     check(&played)
 }
@@ -54,8 +55,7 @@ fn prove(share: u64, setting: Setting) {
     };
     for seed in seeds {
         let _named = Named(seed);
-        let violations = judge(seed, planted::SOUND, setting);
-        assert!(violations.is_empty(), "{}", listed(&violations));
+        judge(seed, planted::SOUND, setting).assert_clean();
     }
 }
 
@@ -70,24 +70,18 @@ impl Drop for Named {
     }
 }
 
-fn listed(violations: &[check::Violation]) -> String {
-    let lines = violations.iter();
-    lines
-        .map(|(broken, how)| format!("{broken:?}: {how}\n"))
-        .collect()
-}
-
 /// Plays histories until the checker finds one of these promises broken.
-fn must_find(plant: Plant, expected: &[Broken]) {
+fn must_find(plant: Plant, expected: &[Kind]) {
     must_find_in(Setting::Strangers, plant, expected);
 }
 
-fn must_find_in(setting: Setting, plant: Plant, expected: &[Broken]) {
+fn must_find_in(setting: Setting, plant: Plant, expected: &[Kind]) {
     let mut random = Random::new(1);
     for played in 1..=200 {
-        let violations = judge(random.number(), plant, setting);
-        if let Some((broken, how)) = violations.iter().find(|v| expected.contains(&v.0)) {
-            eprintln!("found in history {played}: {broken:?}: {how}");
+        let verdict = judge(random.number(), plant, setting);
+        let is_it = |found: &&Violation| expected.contains(&found.kind());
+        if let Some(found) = verdict.violations.iter().find(is_it) {
+            eprintln!("found in history {played}: {found}");
             return;
         }
     }
@@ -138,45 +132,45 @@ fn histories_of_nodes_are_linearizable_4() {
 #[test]
 fn a_planted_key_for_each_attempt_is_found() {
     let setting = Setting::Nodes(Fault::FreshKeys);
-    must_find_in(setting, planted::SOUND, &[Broken::Twice]);
+    must_find_in(setting, planted::SOUND, &[Kind::StoredTwice]);
 }
 
 /// Goal: what may be said of a command depends on whether another node may have done it.
 #[test]
 fn a_planted_denial_of_doubt_is_found() {
     let setting = Setting::Nodes(Fault::DeniesDoubt);
-    must_find_in(setting, planted::SOUND, &[Broken::RefusedButStored]);
+    must_find_in(setting, planted::SOUND, &[Kind::RefusedStored]);
 }
 
 #[test]
 fn a_planted_stale_read_of_nodes_is_found() {
-    must_find_in(NODES, planted::STALE_READ, &[Broken::Outdated]);
+    must_find_in(NODES, planted::STALE_READ, &[Kind::Stale]);
 }
 
 #[test]
 fn a_planted_early_release_is_found() {
-    must_find(planted::EARLY_RELEASE, &[Broken::AnsweredEarly]);
-    must_find(planted::EARLY_RELEASE, &[Broken::RestsOnUnstored]);
+    must_find(planted::EARLY_RELEASE, &[Kind::Early]);
+    must_find(planted::EARLY_RELEASE, &[Kind::Untrue]);
 }
 
 #[test]
 fn a_planted_stale_read_is_found() {
-    must_find(planted::STALE_READ, &[Broken::Outdated]);
+    must_find(planted::STALE_READ, &[Kind::Stale]);
 }
 
 #[test]
 fn a_planted_append_without_claim_is_found() {
-    must_find(planted::IGNORES_AFTER, &[Broken::DecidedUponUnstored]);
+    must_find(planted::IGNORES_AFTER, &[Kind::WrongBasis]);
 }
 
 #[test]
 fn a_planted_denial_is_found() {
-    must_find(planted::DENIES, &[Broken::RefusedButStored]);
+    must_find(planted::DENIES, &[Kind::RefusedStored]);
 }
 
 #[test]
 fn a_planted_double_is_found() {
-    must_find(planted::SENDS_TWICE, &[Broken::Twice]);
+    must_find(planted::SENDS_TWICE, &[Kind::StoredTwice]);
 }
 
 /// Goal: the histories meet what they are there for.

@@ -8,9 +8,7 @@ use gesta_core::{
 };
 use uuid::Uuid;
 
-use super::{
-    AttemptPart, HistoryReport, Look, Outcome, Records, Request, RunHistory, Seen, Stored, check,
-};
+use super::{AttemptPart, Look, Outcome, Records, Request, RunHistory, Seen};
 use crate::operations::{self, Action, Appended, Change, Claim, Done, Events, Held, Operation};
 
 /// What the streams are called whose last event is the value of a register.
@@ -55,83 +53,75 @@ impl RunHistory {
             let (length, ids) = seen(look);
             told.push(operation(look, read(look.stream.as_str(), length, ids)));
         }
-        let mut order = records.order;
         for (stream, ids) in stored {
             let end = Look {
                 client: 0,
                 stream: stream.clone(),
-                began: order + 1,
-                ended: order + 2,
+                began: self.ticks.next(),
+                ended: self.ticks.next(),
                 length: ids.len() as u64,
                 last: ids,
             };
-            order += 2;
             let (length, ids) = seen(&end);
             told.push(operation(&end, read(stream.as_str(), length, ids)));
         }
         told.sort_by_key(|operation| operation.call);
         told
     }
+}
 
-    /// Judges the operations of one stream as a history is judged, by what the last read of the whole stream shows.
-    ///
-    /// # Panics
-    /// If some are not operations of a stream, or the whole stream was never read.
-    #[must_use]
-    pub fn judge(operations: &[Operation]) -> HistoryReport {
-        let (mut records, mut whole) = (Records::default(), None);
-        let mut sorted: Vec<&Operation> = operations.iter().collect();
-        sorted.sort_by_key(|operation| operation.call);
-        for operation in sorted {
-            let stream = StreamId::new(&*operation.key).expect("the name of a stream");
-            match &operation.action {
-                Action::Append { input, output } => {
-                    let part = AttemptPart {
-                        expected: expected(input.claim),
-                        ids: input.ids.iter().map(|id| EventId(*id)).collect(),
-                        stream: stream.clone(),
-                    };
-                    let attempt = records.begin_at(operation.call, operation.client, vec![part]);
-                    let outcome = output.as_ref().map(|output| outcome(stream, input, output));
-                    let attempts = &mut records.requests[attempt.request].attempts;
-                    // What is sent again was given up before, so a refusal of any later attempt counts.
-                    attempts[attempt.attempt].ended = match (operation.answered, outcome) {
-                        (Some(answered), Some(outcome)) => Some((answered, outcome)),
-                        _ => Some((operation.call, Outcome::Unknown)),
-                    };
-                }
-                Action::ReadStream { output } => {
-                    let last: Vec<EventId> = output.ids.iter().map(|id| EventId(*id)).collect();
-                    if output.length == last.len() as u64 {
-                        whole = Some((stream.clone(), last.clone()));
-                    }
-                    records.looks.push(Look {
-                        client: operation.client,
-                        stream,
-                        began: operation.call,
-                        ended: operation.answered.unwrap_or(u64::MAX),
-                        length: output.length,
-                        last,
-                    });
-                }
-                other => panic!("not of a stream: {other:?}"),
+/// What was asked and answered about one stream, and what it holds in the end, as if it were alone in its log.
+///
+/// # Panics
+/// If some are not operations of a stream, or the whole stream was never read.
+pub(crate) fn records_of(operations: &[Operation]) -> (Records, Vec<Seen>) {
+    let (mut records, mut whole) = (Records::default(), None);
+    let mut sorted: Vec<&Operation> = operations.iter().collect();
+    sorted.sort_by_key(|operation| operation.call);
+    for operation in sorted {
+        let stream = StreamId::new(&*operation.key).expect("the name of a stream");
+        match &operation.action {
+            Action::Append { input, output } => {
+                let part = AttemptPart {
+                    expected: expected(input.claim),
+                    ids: input.ids.iter().map(|id| EventId(*id)).collect(),
+                    stream: stream.clone(),
+                };
+                let attempt = records.begin_at(operation.call, operation.client, vec![part]);
+                let outcome = output.as_ref().map(|output| outcome(stream, input, output));
+                // What is sent again was given up before, so a refusal of any later attempt counts.
+                *records.ended(attempt) = match (operation.answered, outcome) {
+                    (Some(answered), Some(outcome)) => Some((answered, outcome)),
+                    _ => Some((operation.call, Outcome::Unknown)),
+                };
             }
+            Action::ReadStream { output } => {
+                let last: Vec<EventId> = output.ids.iter().map(|id| EventId(*id)).collect();
+                if output.length == last.len() as u64 {
+                    whole = Some((stream.clone(), last.clone()));
+                }
+                records.looks.push(Look {
+                    client: operation.client,
+                    stream,
+                    began: operation.call,
+                    ended: operation.answered.unwrap_or(u64::MAX),
+                    length: output.length,
+                    last,
+                });
+            }
+            other => panic!("not of a stream: {other:?}"),
         }
-        let (stream, ids) = whole.expect("a read of the whole stream");
-        let events = (0..).zip(ids).map(|(revision, id)| Seen {
-            log: LogId(0),
-            position: Position(revision + 1),
-            stream: stream.clone(),
-            revision: Revision(revision),
-            id,
-            created: Timestamp::default(),
-        });
-        let stored = Stored {
-            events: events.collect(),
-            wanted: Vec::new(),
-        };
-        check::check(&records, &stored)
     }
+    let (stream, ids) = whole.expect("a read of the whole stream");
+    let events = (0..).zip(ids).map(|(revision, id)| Seen {
+        log: LogId(0),
+        position: Position(revision + 1),
+        stream: stream.clone(),
+        revision: Revision(revision),
+        id,
+        created: Timestamp::default(),
+    });
+    (records, events.collect())
 }
 
 fn operation(look: &Look, action: Action) -> Operation {

@@ -3,21 +3,21 @@
 //! Its state is a count and a digest of all its events, so a reply names exactly the events that it rests on.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gesta::entity::Decider;
 use gesta_core::{ErrorKind, EventStore, EventStoreExt, RecordedEvent};
+use gesta_kit::history::Ticks;
+use gesta_kit::judge::entities::{Reply, States};
+use gesta_kit::verdict::{Kind, Verdict};
 use serde::{Deserialize, Serialize};
 
 use gesta_report::failure::{Context, Result};
 
 /// Count and digest of the events so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tally {
-    /// Commands that were carried out.
     pub count: u64,
-    /// Of all of them, in their order.
     pub digest: u64,
 }
 
@@ -82,19 +82,12 @@ impl Decider for Tally {
 pub struct AnswersGiven {
     /// What the streams of the entities begin with; their numbers follow.
     prefix: String,
-    entities: Vec<EntityAnswers>,
-    wrongs: Mutex<Vec<String>>,
+    ticks: Ticks,
+    /// By entity.
+    replies: Vec<Mutex<Vec<Reply<Tally>>>>,
 }
 
-#[derive(Debug, Default)]
-struct EntityAnswers {
-    /// The highest count in any answer so far.
-    seen: AtomicU64,
-    /// Answers, and whether the command had an event.
-    answers: Mutex<Vec<(bool, Tally)>>,
-}
-
-/// What had been answered about an entity before a command was sent.
+/// When a command was sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Before(u64);
 
@@ -108,75 +101,55 @@ impl AnswersGiven {
     pub fn of(prefix: &str, entities: usize) -> Arc<Self> {
         Arc::new(Self {
             prefix: format!("tally-{prefix}"),
-            entities: (0..entities).map(|_| EntityAnswers::default()).collect(),
-            wrongs: Mutex::default(),
+            ticks: Ticks::default(),
+            replies: (0..entities).map(|_| Mutex::default()).collect(),
         })
     }
 
     /// Before a command is sent.
-    pub fn before(&self, entity: usize) -> Before {
-        Before(self.entities[entity].seen.load(Ordering::SeqCst))
+    pub fn before(&self, _entity: usize) -> Before {
+        Before(self.ticks.next())
     }
 
     /// A command was answered.
     pub fn after(&self, entity: usize, before: Before, command: Command, reply: Tally) {
-        let page = &self.entities[entity];
-        page.seen.fetch_max(reply.count, Ordering::SeqCst);
-        let counts = matches!(command, Command::Count { .. });
-        if reply.count < before.0 + u64::from(counts) {
-            self.wrong(format!(
-                "entity {entity}: stale: {command:?} was answered from event {}, although {} were acknowledged before",
-                reply.count, before.0
-            ));
-        }
-        page.answers.lock().unwrap().push((counts, reply));
-    }
-
-    fn wrong(&self, what: String) {
-        self.wrongs.lock().unwrap().push(what);
+        let reply = Reply {
+            began: before.0,
+            ended: self.ticks.next(),
+            runtime: None,
+            state: reply,
+            own: u64::from(matches!(command, Command::Count { .. })),
+        };
+        self.replies[entity].lock().unwrap().push(reply);
     }
 
     /// Compares with the store. Gives the number of acknowledged events and what is wrong.
     pub async fn check(&self, store: &dyn EventStore) -> Result<(u64, Vec<String>)> {
-        let mut acknowledged = 0;
-        for (entity, page) in self.entities.iter().enumerate() {
+        let (mut acknowledged, mut verdict) = (0, Verdict::default());
+        for (entity, replies) in self.replies.iter().enumerate() {
             let stream = format!("{}{entity}", self.prefix);
             let stored = read_stream(store, &stream).await?;
             let mut tally = Tally::default();
-            let mut digests = vec![tally.digest];
+            let mut states = States::new(tally);
             let mut once = HashMap::new();
             for event in &stored {
                 let Event::Counted { by, n } = decoded(&event.data)?;
                 tally.evolve(&Event::Counted { by, n });
-                digests.push(tally.digest);
+                states.push(tally, None);
                 if let Some(first) = once.insert((by, n), event.revision) {
                     let again = event.revision;
-                    self.wrong(format!(
-                        "{stream}: the command {by}/{n} is stored twice, at {first} and {again}"
-                    ));
+                    verdict.add(Kind::StoredTwice, 1, || {
+                        format!("{stream}: the command {by}/{n}, at {first} and {again}")
+                    });
                 }
             }
-            let mut answers = page.answers.lock().unwrap().clone();
-            answers.sort_by_key(|(_, reply)| reply.count);
-            for (_, reply) in &answers {
-                let at = usize::try_from(reply.count)?;
-                if digests.get(at) != Some(&reply.digest) {
-                    self.wrong(format!(
-                        "{stream}: an answer rests on events that are not stored: {reply:?}"
-                    ));
-                }
-            }
-            answers.retain(|(counts, _)| *counts);
-            acknowledged += answers.len() as u64;
-            for pair in answers.windows(2) {
-                let event = pair[0].1.count;
-                if event == pair[1].1.count {
-                    self.wrong(format!("{stream}: two commands got the same event {event}"));
-                }
-            }
+            let replies = replies.lock().unwrap().clone();
+            let counts = replies.iter().filter(|reply| reply.own > 0);
+            acknowledged += counts.count() as u64;
+            let tell = |number: usize| format!("{:?}", replies[number]);
+            states.judge(&stream, &replies, tell, &mut verdict);
         }
-        let wrongs = std::mem::take(&mut *self.wrongs.lock().unwrap());
-        Ok((acknowledged, wrongs))
+        Ok((acknowledged, verdict.findings()))
     }
 }
 
@@ -243,7 +216,7 @@ mod tests {
         let early = given.before(0);
         given.after(0, early, COUNT, after(4));
         let (_, wrongs) = given.check(&*stored(3).await).await.unwrap();
-        assert!(wrongs[0].contains("not stored"), "{wrongs:?}");
+        assert_eq!(wrongs[0], "1 answers were never true", "{wrongs:?}");
 
         let given = AnswersGiven::new(1);
         let early = given.before(0);
@@ -251,9 +224,18 @@ mod tests {
         given.after(0, early, COUNT, after(2));
         given.after(0, given.before(0), Command::Look, after(1));
         let (_, wrongs) = given.check(&*stored(3).await).await.unwrap();
-        for said in ["same event", "stale"] {
+        for said in ["the change of another", "stale"] {
             let is_told = wrongs.iter().any(|wrong| wrong.contains(said));
             assert!(is_told, "{said}: {wrongs:?}");
         }
+        // Nobody had asked for the second event when it was answered.
+        let given = AnswersGiven::new(1);
+        given.after(0, given.before(0), Command::Look, after(2));
+        given.after(0, given.before(0), COUNT, after(2));
+        let (_, wrongs) = given.check(&*stored(3).await).await.unwrap();
+        assert_eq!(
+            wrongs[0], "1 answers came before what they rest on",
+            "{wrongs:?}"
+        );
     }
 }

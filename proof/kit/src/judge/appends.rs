@@ -1,39 +1,133 @@
-//! The comparison itself. Its time is linear in what was recorded and stored, but for sorting what one tailer missed.
+//! Appends: is everything acknowledged stored, once, whole and at the place that was answered, and nothing that was
+//! refused; and do the answers fit the order of the log (`streams`)?
+//!
+//! Cost: linear in what was recorded and stored, but for sorting.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
-use gesta_core::{AppendedStream, EventId, LogId, Position, Revision, StreamId};
+use gesta_core::{
+    AllFrom, Appended, AppendedStream, EventId, EventStore, LogId, Position, ReadAll,
+    RecordedEvent, Result, Revision, StreamId,
+};
 
-use super::order;
-use super::report::{HistoryReport, Violation};
-use super::{Attempt, AttemptPart, Outcome, Records, Request, Seen, Stored, Tailer};
+use super::{streams, tails};
+use crate::history::{
+    Attempt, AttemptPart, Outcome, Records, Request, RunHistory, Seen, records_of,
+};
+use crate::operations::Operation;
+use crate::verdict::{Kind, Verdict, Violation};
 
 /// Where each event is stored; usually that is one place.
-pub(super) type Places<'a> = HashMap<(&'a StreamId, EventId), Vec<&'a Seen>>;
+pub(super) type StoredPlaces<'a> = HashMap<(&'a StreamId, EventId), Vec<&'a Seen>>;
+
+/// What the store holds in the end, in the order of each log.
+#[derive(Debug, Default)]
+struct Stored {
+    events: Vec<Seen>,
+    /// For each tailer, the indices of the events that it should have seen by its filter.
+    wanted: Vec<Vec<usize>>,
+}
+
+impl Stored {
+    fn push(&mut self, event: &RecordedEvent, records: &Records) {
+        self.wanted.resize_with(records.tailers.len(), Vec::new);
+        for (tailer, wanted) in records.tailers.iter().zip(&mut self.wanted) {
+            if tailer.filter.matches(event) {
+                wanted.push(self.events.len());
+            }
+        }
+        self.events.push(Seen::from(event));
+    }
+}
+
+impl RunHistory {
+    /// Reads the whole store and compares it with this history. It is to be called when all writers and tailers have
+    /// stopped.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn check(&self, store: &dyn EventStore) -> Result<Verdict> {
+        let mut stored = Stored::default();
+        let mut request = ReadAll::forwards().limit(gesta_core::limits::PAGE_EVENTS_MAX);
+        loop {
+            let page = store.read_all(request.clone()).await?;
+            {
+                let records = self.lock();
+                page.events
+                    .iter()
+                    .for_each(|event| stored.push(event, &records));
+            }
+            if page.end {
+                return Ok(judge(&self.lock(), &stored));
+            }
+            request.from = AllFrom::Checkpoint(page.next);
+        }
+    }
+
+    /// Compares this history with events that were read in another way, each log in its order.
+    #[must_use]
+    pub fn check_against(&self, events: &[RecordedEvent]) -> Verdict {
+        let records = self.lock();
+        let mut stored = Stored::default();
+        events.iter().for_each(|event| stored.push(event, &records));
+        judge(&records, &stored)
+    }
+}
+
+impl RunHistory {
+    /// Adds the outcomes that were unknown without need: of attempts in none of these times, in which nobody is to
+    /// blame for it.
+    pub fn check_unknown(&self, excused: &[(Instant, Instant)], verdict: &mut Verdict) {
+        for unknown in self.unknown() {
+            let overlaps =
+                |time: &(Instant, Instant)| time.0 <= unknown.ended && time.1 >= unknown.begun;
+            if !excused.iter().any(overlaps) {
+                let client = unknown.client;
+                verdict.add(Kind::UnknownWithoutNeed, 1, || {
+                    format!("client {client}: {}", unknown.text)
+                });
+            }
+        }
+    }
+}
+
+/// Judges the operations of one stream as a history is judged, by what the last read of the whole stream shows.
+///
+/// # Panics
+/// If some are not operations of a stream, or the whole stream was never read.
+#[must_use]
+pub fn stream(operations: &[Operation]) -> Verdict {
+    let (records, events) = records_of(operations);
+    let stored = Stored {
+        events,
+        wanted: Vec::new(),
+    };
+    judge(&records, &stored)
+}
 
 /// What all attempts of a request together say.
 enum Conclusion<'a> {
-    Acknowledged(Vec<&'a gesta_core::Appended>),
+    Acknowledged(Vec<&'a Appended>),
     Refused,
     Unknown,
 }
 
-pub(super) fn check(records: &Records, stored: &Stored) -> HistoryReport {
-    let mut report = HistoryReport {
+fn judge(records: &Records, stored: &Stored) -> Verdict {
+    let attempts = || records.requests.iter().flat_map(|one| &one.attempts);
+    let is_refused = |attempt: &&Attempt| matches!(attempt.ended, Some((_, Outcome::Refused)));
+    let mut report = Verdict {
         requests: records.requests.len(),
-        attempts: records
-            .requests
-            .iter()
-            .map(|request| request.attempts.len())
-            .sum(),
+        attempts: attempts().count(),
+        refused_otherwise: attempts().filter(is_refused).count(),
         events_stored: stored.events.len(),
         looks: records.looks.len(),
-        ..HistoryReport::default()
+        ..Verdict::default()
     };
     check_logs(&stored.events, &mut report);
     check_streams(&stored.events, &mut report);
 
-    let mut places: Places<'_> = HashMap::new();
+    let mut places: StoredPlaces<'_> = HashMap::new();
     for event in &stored.events {
         places
             .entry((&event.stream, event.id))
@@ -48,19 +142,19 @@ pub(super) fn check(records: &Records, stored: &Stored) -> HistoryReport {
         }
     }
     check_doubles(&places, &asked, &mut report);
-    order::check(records, &stored.events, &places, &mut report);
+    streams::check(records, &stored.events, &places, &mut report);
     for (tailer, wanted) in records.tailers.iter().zip(&stored.wanted) {
-        check_tailer(tailer, wanted, &stored.events, &mut report);
+        tails::check(tailer, wanted, &stored.events, &mut report);
     }
     // A tailer of a store without a single event has no list.
     for tailer in records.tailers.iter().skip(stored.wanted.len()) {
-        check_tailer(tailer, &[], &stored.events, &mut report);
+        tails::check(tailer, &[], &stored.events, &mut report);
     }
     report
 }
 
 /// Checks that positions grow and that `created` does not decrease.
-fn check_logs(events: &[Seen], report: &mut HistoryReport) {
+fn check_logs(events: &[Seen], report: &mut Verdict) {
     let mut last: HashMap<LogId, &Seen> = HashMap::new();
     for event in events {
         let before = last.insert(event.log, event);
@@ -79,7 +173,7 @@ fn check_logs(events: &[Seen], report: &mut HistoryReport) {
 }
 
 /// Checks that the revisions of each stream are 0, 1, 2, … in the order of the log.
-fn check_streams(events: &[Seen], report: &mut HistoryReport) {
+fn check_streams(events: &[Seen], report: &mut Verdict) {
     let mut next: HashMap<&StreamId, Revision> = HashMap::new();
     for event in events {
         let expected = next.entry(&event.stream).or_default();
@@ -95,9 +189,9 @@ fn check_streams(events: &[Seen], report: &mut HistoryReport) {
 }
 
 fn check_doubles(
-    places: &Places<'_>,
+    places: &StoredPlaces<'_>,
     asked: &HashSet<(&StreamId, EventId)>,
-    report: &mut HistoryReport,
+    report: &mut Verdict,
 ) {
     for ((stream, id), found) in places {
         if !asked.contains(&(*stream, *id)) {
@@ -141,7 +235,7 @@ fn conclusion(attempts: &[Attempt]) -> Conclusion<'_> {
     }
 }
 
-fn check_request(request: &Request, places: &Places<'_>, report: &mut HistoryReport) {
+fn check_request(request: &Request, places: &StoredPlaces<'_>, report: &mut Verdict) {
     let found: Vec<Vec<Option<&Seen>>> = request
         .parts
         .iter()
@@ -206,7 +300,7 @@ fn refused_after_acknowledged(attempts: &[Attempt]) -> bool {
         .any(|attempt| was_refused(attempt) && first.is_some_and(|first| attempt.began > first))
 }
 
-fn report_lost(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut HistoryReport) {
+fn report_lost(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut Verdict) {
     for (part, found) in request.parts.iter().zip(found) {
         for (id, found) in part.ids.iter().zip(found) {
             if found.is_none() {
@@ -220,7 +314,7 @@ fn report_lost(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut His
 }
 
 /// Checks that every part of a request is there, and that its events follow each other.
-fn check_whole(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut HistoryReport) {
+fn check_whole(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut Verdict) {
     for (part, found) in request.parts.iter().zip(found) {
         let whole = found.iter().all(Option::is_some)
             && found.windows(2).all(|pair| match pair {
@@ -240,8 +334,8 @@ fn check_whole(request: &Request, found: &[Vec<Option<&Seen>>], report: &mut His
 fn check_answer(
     request: &Request,
     found: &[Vec<Option<&Seen>>],
-    answer: &gesta_core::Appended,
-    report: &mut HistoryReport,
+    answer: &Appended,
+    report: &mut Verdict,
 ) {
     for (i, (part, found)) in request.parts.iter().zip(found).enumerate() {
         let (Some(Some(first)), Some(Some(last))) = (found.first(), found.last()) else {
@@ -283,63 +377,4 @@ fn difference(
         last.position,
     );
     (answered != stored).then(|| format!("answered {answered:?}, stored {stored:?}"))
-}
-
-/// Checks that a tailer has seen strictly growing positions, and of its range exactly what is stored in the end.
-fn check_tailer(tailer: &Tailer, wanted: &[usize], events: &[Seen], report: &mut HistoryReport) {
-    report.events_tailed += tailer.seen.len();
-    let mut logs: Vec<LogId> = tailer.seen.iter().map(|event| event.log).collect();
-    logs.sort_unstable();
-    logs.dedup();
-    for log in logs {
-        let after = tailer
-            .after
-            .get(usize::from(log.0))
-            .copied()
-            .unwrap_or_default();
-        let mut passed = after;
-        let mut got: HashMap<Position, &Seen> = HashMap::new();
-        for event in tailer.seen.iter().filter(|event| event.log == log) {
-            if event.position <= passed {
-                report.violations.push(Violation::TailerOrder {
-                    tailer: tailer.name.clone(),
-                    log,
-                    position: event.position,
-                });
-            }
-            passed = passed.max(event.position);
-            got.insert(event.position, event);
-        }
-        let in_range = wanted
-            .iter()
-            .map(|at| &events[*at])
-            .filter(|event| event.log == log && event.position > after && event.position <= passed);
-        for event in in_range {
-            let position = event.position;
-            let tailer = tailer.name.clone();
-            match got.remove(&position) {
-                Some(seen) if seen == event => {}
-                Some(_) => report.violations.push(Violation::Vanished {
-                    tailer,
-                    log,
-                    position,
-                }),
-                None => report.violations.push(Violation::AppearedBelowPassed {
-                    tailer,
-                    log,
-                    position,
-                }),
-            }
-        }
-        // These were seen but are not stored.
-        let mut vanished: Vec<Position> = got.into_keys().filter(|p| *p > after).collect();
-        vanished.sort_unstable();
-        report
-            .violations
-            .extend(vanished.into_iter().map(|position| Violation::Vanished {
-                tailer: tailer.name.clone(),
-                log,
-                position,
-            }));
-    }
 }

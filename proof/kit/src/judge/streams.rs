@@ -1,32 +1,25 @@
-//! Do the answers about the streams of each log fit one order?
+//! Do the answers about the streams of each log fit its order?
 //!
-//! The log is the order of all appends, so no search is needed: every answer tells how many events a stream had when it
-//! was true, and so between which positions the log ended then. An append leads from before its first event to its last
-//! one, a read or a refusal is true until the next event of its stream. The answers fit one order exactly if nothing
-//! that had ended before another thing began needs a longer log than that one: were there a longer circle, two things
-//! of it would already contradict each other, since of two things that ended before others began one ended first. So
-//! answers about one stream are judged, and that nobody sees a position before what stands at or before it.
-//!
-//! Nothing may have been removed from the streams.
+//! Every answer tells how many events a stream had when it was true, and so between which positions the log had ended
+//! then: a read or a refusal is true until the next event of its stream, an append leads from before its first event to
+//! its last one. `order` says whether all of that fits. Answers about different streams of a log are held against each
+//! other, so nobody sees a position before what stands at or before it.
+//! Invariant: nothing may have been removed from the streams.
 
 use std::collections::HashMap;
 
 use gesta_core::{EventId, ExpectedRevision, LogId, Position, StreamId};
 
-use super::check::{Places, was_refused};
-use super::report::{HistoryReport, Violation};
-use super::{Outcome, Records, Request, Seen};
+use super::appends::{StoredPlaces, was_refused};
+use super::order::{Misfit, Places, Statement, Stretch, misfits};
+use crate::history::{Outcome, Records, Request, Seen};
+use crate::verdict::{Verdict, Violation};
 
-/// Something that was true of a log at some moment between two others.
-struct Fact<'a> {
-    began: u64,
-    /// `u64::MAX` without an answer.
-    ended: u64,
-    /// The log had at most this position before, and at least this one after.
-    before: u64,
-    after: u64,
-    stream: &'a StreamId,
-    what: String,
+/// What was said of the streams of a log, and in words.
+#[derive(Default)]
+struct Facts<'a> {
+    statements: Vec<Statement<'static>>,
+    words: Vec<(&'a StreamId, String)>,
 }
 
 /// What is stored of a stream, and what is known of it.
@@ -49,14 +42,60 @@ struct Said<'a> {
     what: String,
 }
 
+impl<'a> Facts<'a> {
+    fn add(
+        &mut self,
+        stream: &'a StreamId,
+        what: String,
+        (began, ended): (u64, u64),
+        places: Places<'static>,
+    ) {
+        self.words.push((stream, what));
+        self.statements.push(Statement {
+            began,
+            ended,
+            caller: None,
+            places,
+        });
+    }
+
+    /// Finds what does not fit.
+    fn check(&self, verdict: &mut Verdict) {
+        let told = |of: &StreamId, other: usize| match &self.words[other] {
+            (stream, what) if *stream == of => what.clone(),
+            (stream, what) => format!("{what} of {stream}"),
+        };
+        for (at, misfit) in misfits(&self.statements) {
+            let (stream, what) = &self.words[at];
+            let stream = (*stream).clone();
+            verdict.violations.push(match misfit {
+                Misfit::Never => Violation::Untrue {
+                    detail: what.clone(),
+                    stream,
+                },
+                Misfit::Early { change } => Violation::Stale {
+                    detail: format!("{what}, and later {}", told(&stream, change)),
+                    stream,
+                },
+                Misfit::Stale { known } | Misfit::Overtaken { earlier: known } => {
+                    Violation::Stale {
+                        detail: format!("{}, and later {what}", told(&stream, known)),
+                        stream,
+                    }
+                }
+            });
+        }
+    }
+}
+
 impl Stream {
-    /// Between which positions the log ended while the stream had this length.
-    fn ends_at(&self, length: u64) -> (u64, u64) {
+    /// The positions at which the log ended while the stream had this length.
+    fn ends_at(&self, length: u64) -> Stretch {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         let last = length.min(self.steps.len()).checked_sub(1);
         (
-            self.steps.get(length).map_or(u64::MAX, |next| next.0),
             last.map_or(0, |last| self.steps[last].1),
+            self.steps.get(length).map_or(u64::MAX, |next| next.0),
         )
     }
 
@@ -71,8 +110,8 @@ impl Stream {
 pub(super) fn check(
     records: &Records,
     stored: &[Seen],
-    places: &Places<'_>,
-    report: &mut HistoryReport,
+    places: &StoredPlaces<'_>,
+    report: &mut Verdict,
 ) {
     let wholes = wholes(records, places);
     let mut streams: HashMap<&StreamId, Stream> = HashMap::new();
@@ -84,7 +123,7 @@ pub(super) fn check(
         let step = wholes.get(&(event.log, event.position)).copied();
         stream.steps.push(step.unwrap_or(own));
     }
-    let (mut facts, mut said) = (HashMap::new(), Vec::new());
+    let (mut facts, mut said): (HashMap<LogId, Facts<'_>>, Vec<Said<'_>>) = Default::default();
     for request in &records.requests {
         add_append(request, places, &mut streams, &mut facts, report);
         said.extend(conflicts(request, &mut streams, report));
@@ -121,24 +160,18 @@ pub(super) fn check(
                 detail: format!("{}, in the middle of an append", one.what),
             });
         }
-        let (before, after) = stream.ends_at(one.length);
-        facts.entry(stream.log).or_default().push(Fact {
-            began: one.began,
-            ended: one.ended,
-            before,
-            after,
-            stream: one.stream,
-            what: one.what,
-        });
+        let places = Places::During(stream.ends_at(one.length));
+        let facts = facts.entry(stream.log).or_default();
+        facts.add(one.stream, one.what, (one.began, one.ended), places);
     }
     for facts in facts.into_values() {
-        check_log(&facts, report);
+        facts.check(report);
     }
 }
 
 /// Where the log ended before and after each append to several streams, by the positions of its events. Those of an
 /// append to one stream are told by the lengths of the stream.
-fn wholes(records: &Records, places: &Places<'_>) -> HashMap<(LogId, Position), (u64, u64)> {
+fn wholes(records: &Records, places: &StoredPlaces<'_>) -> HashMap<(LogId, Position), (u64, u64)> {
     let mut wholes = HashMap::new();
     let several = |request: &&Request| request.parts.len() > 1;
     for request in records.requests.iter().filter(several) {
@@ -163,10 +196,10 @@ fn wholes(records: &Records, places: &Places<'_>) -> HashMap<(LogId, Position), 
 /// it, and before its first answer.
 fn add_append<'a>(
     request: &'a Request,
-    places: &Places<'_>,
+    places: &StoredPlaces<'_>,
     streams: &mut HashMap<&'a StreamId, Stream>,
-    facts: &mut HashMap<LogId, Vec<Fact<'a>>>,
-    report: &mut HistoryReport,
+    facts: &mut HashMap<LogId, Facts<'a>>,
+    report: &mut Verdict,
 ) {
     let attempts = request.attempts.iter();
     let may_have_stored = attempts.clone().filter(|attempt| {
@@ -205,14 +238,12 @@ fn add_append<'a>(
         let stream = streams.entry(&part.stream).or_default();
         let end = before + part.ids.len() as u64;
         stream.appends.push((before, end));
-        facts.entry(stream.log).or_default().push(Fact {
-            began,
-            ended,
-            before: stream.ends_at(before).0,
-            after: stream.ends_at(end).1,
-            stream: &part.stream,
-            what,
-        });
+        let change = Places::Change {
+            from: stream.ends_at(before).1,
+            to: stream.ends_at(end).0,
+        };
+        let facts = facts.entry(stream.log).or_default();
+        facts.add(&part.stream, what, (began, ended), change);
     }
 }
 
@@ -220,7 +251,7 @@ fn add_append<'a>(
 fn conflicts<'a>(
     request: &'a Request,
     streams: &mut HashMap<&'a StreamId, Stream>,
-    report: &mut HistoryReport,
+    report: &mut Verdict,
 ) -> Vec<Said<'a>> {
     let mut said = Vec::new();
     for attempt in &request.attempts {
@@ -254,33 +285,4 @@ fn conflicts<'a>(
         });
     }
     said
-}
-
-/// Finds what was asked after an answer and does not include it.
-fn check_log(facts: &[Fact<'_>], report: &mut HistoryReport) {
-    let mut by_end: Vec<&Fact<'_>> = facts.iter().collect();
-    by_end.sort_by_key(|fact| fact.ended);
-    let mut by_begin: Vec<&Fact<'_>> = facts.iter().collect();
-    by_begin.sort_by_key(|fact| fact.began);
-    let mut ended = by_end.into_iter().peekable();
-    let mut latest: Option<&Fact<'_>> = None;
-    for fact in by_begin {
-        while let Some(earlier) = ended.next_if(|earlier| earlier.ended < fact.began) {
-            if latest.is_none_or(|latest| earlier.after > latest.after) {
-                latest = Some(earlier);
-            }
-        }
-        if let Some(latest) = latest
-            && latest.after > fact.before
-        {
-            let earlier = match latest.stream == fact.stream {
-                true => latest.what.clone(),
-                false => format!("{} of {}", latest.what, latest.stream),
-            };
-            report.violations.push(Violation::Stale {
-                stream: fact.stream.clone(),
-                detail: format!("{earlier}, and later {}", fact.what),
-            });
-        }
-    }
 }
