@@ -14,7 +14,9 @@ use super::verdict::{Wrong, Wrongs};
 /// Everything that was asked and answered.
 #[derive(Debug)]
 pub struct Ledger {
+    /// What is asked about.
     pub shows: Shows,
+    /// What was asked and answered about seats.
     pub seats: Seats,
     /// Reservations and cancellations acknowledged.
     pub acknowledged: u64,

@@ -22,6 +22,7 @@ pub use gesta_kit::verdict::Kind as Wrong;
 pub struct Wrongs(gesta_kit::verdict::Verdict);
 
 impl Wrongs {
+    /// Adds so many of a kind; the first are told in words.
     pub fn add(&mut self, kind: Wrong, count: u64, told: impl FnOnce() -> String) {
         self.0.add(kind, count, told);
     }
@@ -36,6 +37,7 @@ impl Wrongs {
         self.0.count(kind)
     }
 
+    /// True if nothing was found.
     pub fn is_empty(&self) -> bool {
         self.0.is_clean()
     }

@@ -17,7 +17,9 @@ use gesta_report::failure::{Context, Result};
 /// Count and digest of the events so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tally {
+    /// Commands that were carried out.
     pub count: u64,
+    /// Of all of them, in their order.
     pub digest: u64,
 }
 
