@@ -420,7 +420,15 @@ impl Chaos<'_> {
         self.outcome
             .per_fault
             .add(fault, Some(&counts), &times_told);
-        eprintln!("{}: {times:.1?}{}", self.name(fault), told(&shown));
+        eprintln!(
+            "{}: a primary after {:.1?}; without writes the database {:.1?}, Gesta {:.1?}, which is {:.1?} later{}",
+            self.name(fault),
+            times.database_after,
+            times.database_away,
+            times.gesta_away,
+            times.later,
+            told(&shown)
+        );
         Ok(())
     }
 
