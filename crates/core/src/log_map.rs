@@ -8,7 +8,7 @@
 //! Invariants: a map that exists names exactly one database for each log, and no database twice. A database is known by
 //! its id, never by its address, which may change. Every change has the next version. One log at a time is being moved.
 //! What a database notes for itself is written only when a log comes to it, never with a copy of the map.
-//! Not here: comparing copies, the steps of a move (`gesta-several`).
+//! Not here: comparing copies, the steps of a move (`gesta-postgres`).
 
 use std::fmt;
 use std::sync::Arc;

@@ -230,7 +230,7 @@ impl Database {
     #[cfg(feature = "postgres")]
     #[doc(hidden)]
     #[must_use]
-    pub fn open_copies(&self) -> Vec<gesta_several::OpenCopy> {
+    pub fn open_copies(&self) -> Vec<gesta_postgres::several::OpenCopy> {
         match self.kind {
             Engine::Several(ref databases) => databases.routed.open_copies(),
             _ => Vec::new(),

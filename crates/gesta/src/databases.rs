@@ -2,7 +2,7 @@
 //! that its database has lost.
 //!
 //! How a move goes, and why it may be stopped at any point: `docs/internals/moving-logs.md`. Not here: the order of the
-//! steps (`gesta_several::moving`), what a step does in a database (`gesta_postgres::Relocation`).
+//! steps (`gesta_postgres::several::moving`), what a step does in a database (`gesta_postgres::Relocation`).
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use gesta_core::{
     Arrival, DatabaseId, Error, ErrorKind, HeldRow, LogId, LogMap, MapCopy, NamedDatabase,
     Position, Result, RowMark,
 };
+use gesta_postgres::several::arrange;
+use gesta_postgres::several::moving::{Fact, Goal, most_complete, next_step};
 use gesta_postgres::{Compared, Config, CopiedPage, CopyState, Relocation, schema};
-use gesta_several::arrange;
-use gesta_several::moving::{Fact, Goal, most_complete, next_step};
 
 #[doc(hidden)]
-pub use gesta_several::OpenCopy;
-pub use gesta_several::moving::{Loss, Step};
+pub use gesta_postgres::several::OpenCopy;
+pub use gesta_postgres::several::moving::{Loss, Step};
 
 use crate::schema::postgres_configs;
 

@@ -1,7 +1,7 @@
 //! Opens, makes and audits a store whose logs lie in several databases of PostgreSQL.
 //!
 //! Invariant: a store of several databases is made only by a command that names them all, never by opening it.
-//! Not here: routing (`gesta_several`), moving logs (`databases`), the tables (`gesta_postgres`).
+//! Not here: routing (`gesta_postgres::several`), moving logs (`databases`), the tables (`gesta_postgres`).
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use gesta_core::{
     DatabaseId, Error, ErrorKind, Incarnation, KeepsMap, LogId, LogMap, MapCopy, Moving,
     NamedDatabase, Position, Result,
 };
+use gesta_postgres::several::{DatabasePart, Several, arrange};
 use gesta_postgres::{Config, PostgresAudit, PostgresBackend, Relocation, schema};
-use gesta_several::{DatabasePart, Several, arrange};
 use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource, AuditTag};
 use gesta_store::VirtualStreamsStatus;
 

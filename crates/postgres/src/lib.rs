@@ -29,6 +29,7 @@ mod read;
 mod received;
 mod scavenge;
 pub mod schema;
+pub mod several;
 mod sql_numbers;
 mod store;
 mod tls;

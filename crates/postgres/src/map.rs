@@ -1,7 +1,7 @@
 //! The copy of the map of the logs that this database keeps: reads it, writes it, prints it.
 //!
 //! Invariant: a copy is written in one transaction, so that a reader finds a whole one. Not here: what a map is
-//! (`gesta_core::LogMap`), comparing the copies of several databases (`gesta-several`).
+//! (`gesta_core::LogMap`), comparing the copies of several databases (`several`).
 
 use gesta_core::backend::WriterEpoch;
 use gesta_core::{

@@ -8,7 +8,7 @@
 //! the map until it commits; rows are copied byte for byte, and the names of a page with its events; a page is copied
 //! whole or not at all, and only into a log that is closed; a row is compared by its position and its writer, never by
 //! its position alone; one process at a time moves logs of a store, and one that has died counts until its sessions
-//! have ended. Not here: the order of the steps (`gesta_several::moving`).
+//! have ended. Not here: the order of the steps (`several::moving`).
 
 use futures::{SinkExt, TryStreamExt};
 use gesta_core::{
