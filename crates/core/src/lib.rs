@@ -24,7 +24,6 @@ mod lasting_fault;
 mod lifecycle;
 pub mod limits;
 mod links;
-mod log_map;
 pub mod newcomers;
 mod owner;
 pub mod pace;
@@ -59,10 +58,6 @@ pub use lifecycle::{
     Lifecycle, LifecycleChange, StreamMetadata, TRUNCATED_UNTIL_WRITTEN, Visibility,
 };
 pub use links::{ResolvedMessage, ResolvedPage, resolve_one_by_one, resolve_subscription};
-pub use log_map::{
-    Arrival, DatabaseId, Held, HeldRow, Home, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase,
-    RowMark,
-};
 pub use owner::{After, LoadFrom, LoadStream, LoadedPage, OnOutcome, OwnerStore, Submission};
 pub use printable::printable;
 pub use request::{

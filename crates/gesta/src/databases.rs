@@ -7,13 +7,13 @@
 use std::collections::BTreeSet;
 
 use futures::future::{join_all, try_join_all};
-use gesta_core::{
-    Arrival, DatabaseId, Error, ErrorKind, HeldRow, LogId, LogMap, MapCopy, NamedDatabase,
-    Position, Result, RowMark,
-};
+use gesta_core::{Error, ErrorKind, LogId, Position, Result};
 use gesta_postgres::several::arrange;
 use gesta_postgres::several::moving::{Fact, Goal, most_complete, next_step};
-use gesta_postgres::{Compared, Config, CopiedPage, CopyState, Relocation, schema};
+use gesta_postgres::{
+    Arrival, Compared, Config, CopiedPage, CopyState, DatabaseId, HeldRow, LogMap, MapCopy,
+    NamedDatabase, Relocation, RowMark, schema,
+};
 
 #[doc(hidden)]
 pub use gesta_postgres::several::OpenCopy;

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::future::{join_all, try_join_all};
 use gesta_core::backend::{Backend, Purpose};
-use gesta_core::{
-    DatabaseId, Error, ErrorKind, Incarnation, KeepsMap, LogId, LogMap, MapCopy, Moving,
-    NamedDatabase, Position, Result,
-};
+use gesta_core::{Error, ErrorKind, Incarnation, LogId, Position, Result};
 use gesta_postgres::several::{DatabasePart, Several, arrange};
-use gesta_postgres::{Config, PostgresAudit, PostgresBackend, Relocation, schema};
+use gesta_postgres::{
+    Config, DatabaseId, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase, PostgresAudit,
+    PostgresBackend, Relocation, schema,
+};
 use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource, AuditTag};
 use gesta_store::VirtualStreamsStatus;
 

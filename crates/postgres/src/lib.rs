@@ -21,6 +21,7 @@ mod config;
 mod connect;
 mod databases;
 mod error;
+mod log_map;
 mod map;
 mod message;
 mod moment;
@@ -44,4 +45,8 @@ pub use databases::blockers::Blocker;
 pub use databases::departure::{Departure, Ends, LogMark, Moved, NotClosed, Stand};
 pub use databases::relocation::{Compared, CopiedPage, CopyState, Relocation};
 pub use error::MOVED;
+pub use log_map::{
+    Arrival, DatabaseId, Held, HeldRow, Home, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase,
+    RowMark,
+};
 pub use store::PostgresBackend;

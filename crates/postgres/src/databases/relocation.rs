@@ -11,9 +11,7 @@
 //! have ended. Not here: the order of the steps (`several::moving`).
 
 use futures::{SinkExt, TryStreamExt};
-use gesta_core::{
-    Error, ErrorKind, Held, HeldRow, LogId, LogMap, MapCopy, Position, Result, RowMark,
-};
+use gesta_core::{Error, ErrorKind, LogId, Position, Result};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
@@ -24,6 +22,7 @@ use crate::connect::pool::ReadResult;
 use crate::databases::copies;
 use crate::databases::copies::{COMPARED_ROWS, CopiedRow};
 use crate::error;
+use crate::log_map::{Held, HeldRow, LogMap, MapCopy, RowMark};
 use crate::map;
 use crate::map::SoughtRow;
 use crate::schema;

@@ -13,10 +13,9 @@ use gesta_core::backend::{
     StreamSlice, Topic,
 };
 use gesta_core::registry::Registry;
-use gesta_core::{
-    ContentType, Error, LogId, LogMap, Position, Result, StreamId, Visibility, log_of,
-};
+use gesta_core::{ContentType, Error, LogId, Position, Result, StreamId, Visibility, log_of};
 
+use crate::log_map::LogMap;
 use crate::several::check::OpenCopy;
 use crate::several::info::Joined;
 use crate::several::leases::Leases;

@@ -6,8 +6,9 @@
 //! restore of which the processes are not told could lead one of them to it.
 
 use futures::future::join_all;
-use gesta_core::{Held, HeldRow, LogId, LogMap, Result};
+use gesta_core::{LogId, Result};
 
+use crate::log_map::{Held, HeldRow, LogMap};
 use crate::several::check::{OpenCopy, Unshown, unshown};
 use crate::several::route::Routes;
 

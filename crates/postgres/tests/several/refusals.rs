@@ -2,8 +2,8 @@
 
 use gesta_core::backend::Backend;
 use gesta_core::registry::LeaseEpoch;
-use gesta_core::{ErrorKind, LogId, MapCopy};
-use gesta_postgres::{Config, PostgresBackend, schema};
+use gesta_core::{ErrorKind, LogId};
+use gesta_postgres::{Config, MapCopy, PostgresBackend, schema};
 use gesta_rig::{Server, fresh_schema, shared};
 
 use crate::support::{config, create, several};

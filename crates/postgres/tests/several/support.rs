@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use gesta_core::{Clock, DatabaseId, LogMap, MapCopy, NamedDatabase, Result};
+use gesta_core::{Clock, Result};
 use gesta_postgres::several::{DatabasePart, Several};
-use gesta_postgres::{Config, PostgresBackend, schema};
+use gesta_postgres::{Config, DatabaseId, LogMap, MapCopy, NamedDatabase, PostgresBackend, schema};
 use gesta_store::Store;
 
 /// The configuration of one database. The times that the URL does not name are long, so that no busy machine exceeds

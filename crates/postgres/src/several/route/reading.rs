@@ -8,10 +8,11 @@ use std::sync::{Arc, PoisonError};
 
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
-use gesta_core::{Error, MapCopy, Result};
+use gesta_core::{Error, Result};
 
 use super::Routes;
 use super::database::{Database, Histories, Moment};
+use crate::log_map::MapCopy;
 use crate::several::check::contradiction;
 
 impl Routes {

@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures::future::join_all;
-use gesta_core::LogMap;
 use tokio::time::Instant;
 use tracing::field::Visit;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
+use crate::log_map::LogMap;
 
 /// A log that has moved to another database. The copy that it left behind got a row that the log has never had, which
 /// was given up.

@@ -14,12 +14,12 @@ use gesta_core::backend::{
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
-    Capabilities, ContentType, Durability, Error, EventId, EventType, Held, HeldRow, Incarnation,
-    KeepsMap, LogId, MapCopy, Position, RecordedEvent, Result, Revision, RowMark, StreamId, Tags,
-    Timestamp, Visibility,
+    Capabilities, ContentType, Durability, Error, EventId, EventType, Incarnation, LogId, Position,
+    RecordedEvent, Result, Revision, StreamId, Tags, Timestamp, Visibility,
 };
 
 use super::world::{DATABASES, Database, LOG, LOGS, Row, SharedWorld, World, lock};
+use crate::log_map::{Held, HeldRow, KeepsMap, MapCopy, RowMark};
 use crate::several::{DatabasePart, Several};
 
 /// Opens the store as a process does. Returns it with the number of the process.

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gesta_core::backend::{LogEnd, RowId, WriterEpoch};
-use gesta_core::{DatabaseId, HeldRow, LogId, LogMap, MapCopy, NamedDatabase, Revision, RowMark};
+use gesta_core::{LogId, Revision};
 
 pub(super) use self::mover::Goals;
 use self::mover::Mover;
+use crate::log_map::{DatabaseId, HeldRow, LogMap, MapCopy, NamedDatabase, RowMark};
 
 pub(super) const LOG: LogId = LogId(1);
 pub(super) const DATABASES: usize = 3;

@@ -1,8 +1,8 @@
 //! What reads must show.
 
-use gesta_core::RowMark;
-
 use super::{Row, World};
+
+use crate::log_map::RowMark;
 
 impl World {
     pub(in super::super) fn expected(&self) -> Expected {

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use gesta_core::{Error, Position, Result, RowMark};
+use gesta_core::{Error, Position, Result};
 
 use super::{DATABASES, Database, LOG, Row, World};
+use crate::log_map::RowMark;
 use crate::several::moving::{Fact, Goal, Loss, Step, most_complete, next_step};
 
 /// What a mover is to do.
