@@ -7,8 +7,8 @@
 //!
 //! `store` says which module answers which call of the backend. `connect` finds the primary, opens connections to
 //! it, and notices that the database has lost something; `append` writes batches, `read` reads pages, heads and names;
-//! `cluster` keeps what processes on one store share, `databases` what a store on several databases, or one that moves,
-//! needs beside that.
+//! `cluster` keeps what processes on one store share, `databases` what one database of several, or of a store that
+//! moves, needs beside that; `several` puts databases together.
 //!
 //! Not here: batching and retries (`gesta-append`), the tail hub, anything that another database could share
 //! (`gesta-sql`).
@@ -46,7 +46,6 @@ pub use databases::departure::{Departure, Ends, LogMark, Moved, NotClosed, Stand
 pub use databases::relocation::{Compared, CopiedPage, CopyState, Relocation};
 pub use error::MOVED;
 pub use log_map::{
-    Arrival, DatabaseId, Held, HeldRow, Home, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase,
-    RowMark,
+    Arrival, DatabaseId, Held, HeldRow, Home, LogMap, MapCopy, Moving, NamedDatabase, RowMark,
 };
 pub use store::PostgresBackend;

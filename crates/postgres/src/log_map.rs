@@ -421,7 +421,7 @@ pub struct Held {
 
 /// A database that keeps a copy of the map, and perhaps copies of logs that lie elsewhere.
 #[async_trait]
-pub trait KeepsMap: Send + Sync + 'static {
+pub(crate) trait KeepsMap: Send + Sync + 'static {
     /// Reads the copy of the map again.
     ///
     /// # Errors

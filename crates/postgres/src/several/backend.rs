@@ -26,7 +26,7 @@ use crate::several::writer::RoutedWriter;
 ///
 /// If one of them loses commits in a fail-over, or is restored, the whole store has another incarnation: a checkpoint
 /// names a position of every log. A log may move from one to another while this is open.
-pub struct Several {
+pub(crate) struct Several {
     routes: Arc<Routes>,
     /// How many logs the store has; this never changes.
     logs: u16,
@@ -50,7 +50,7 @@ impl Several {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    pub async fn open(parts: &[DatabasePart]) -> Result<Self> {
+    pub(crate) async fn open(parts: &[DatabasePart]) -> Result<Self> {
         let routes = Arc::new(Routes::new(parts)?);
         let several = Self {
             logs: routes.map().logs(),
@@ -63,13 +63,13 @@ impl Several {
 
     /// Returns the map that tells where each log lies, as far as this process knows.
     #[must_use]
-    pub fn map(&self) -> Arc<LogMap> {
+    pub(crate) fn map(&self) -> Arc<LogMap> {
         self.routes.map()
     }
 
     /// Returns the copies of logs that were open when all databases were asked last. Each was warned of once.
     #[must_use]
-    pub fn open_copies(&self) -> Vec<OpenCopy> {
+    pub(crate) fn open_copies(&self) -> Vec<OpenCopy> {
         self.routes.open_copies()
     }
 

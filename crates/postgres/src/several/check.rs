@@ -42,7 +42,7 @@ impl OpenCopy {
 /// # Errors
 /// `InvalidArgument` if a database of the map is missing or given twice, or belongs to another store; `Corrupt` if two
 /// copies of one version differ.
-pub fn arrange<'a>(copies: &[&'a MapCopy]) -> Result<(&'a LogMap, Vec<usize>)> {
+pub(crate) fn arrange<'a>(copies: &[&'a MapCopy]) -> Result<(&'a LogMap, Vec<usize>)> {
     let newest = copies.iter().max_by_key(|copy| copy.map.version());
     let Some(newest) = newest else {
         return Err(invalid("must name at least one database, found none"));

@@ -32,7 +32,7 @@ const NEAR: u64 = 1_000;
 
 /// What is to be done with a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Goal {
+pub(crate) enum Goal {
     /// Move the log to the database at this place.
     Move(usize),
     /// Leave the log in the database where it was before.
@@ -57,22 +57,22 @@ pub enum Loss {
 
 /// What one database says about the map and about one log.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fact {
+pub(crate) struct Fact {
     /// The copy of the map that the database keeps.
-    pub map: LogMap,
+    pub(crate) map: LogMap,
     /// The number of the last stay of the log in this database, as the database has noted itself.
-    pub arrived: i64,
+    pub(crate) arrived: i64,
     /// Whether the log is closed in the database.
-    pub closed: bool,
+    pub(crate) closed: bool,
     /// The last row of the log in the database; the row that closes the log does not count.
-    pub last: RowMark,
+    pub(crate) last: RowMark,
     /// For each database, in the order of the newest map, whether this one has the last row of that one, or has
     /// scavenged it.
-    pub shows: Vec<bool>,
+    pub(crate) shows: Vec<bool>,
     /// Whether this database has the last row that came along when the log moved the last time, or has scavenged it.
-    pub shows_arrival: bool,
+    pub(crate) shows_arrival: bool,
     /// How many events of the log were scavenged here.
-    pub scavenged: u64,
+    pub(crate) scavenged: u64,
 }
 
 impl Fact {
@@ -155,7 +155,7 @@ pub enum Step {
 /// `InvalidArgument` if the goal is no database, there is no such log, or what the goal would give up must not be given
 /// up; `Unsupported` if another log is being moved, or this one to another database; `Corrupt` if the log is lost, so
 /// that it must be recovered first.
-pub fn next_step(
+pub(crate) fn next_step(
     log: LogId,
     goal: Goal,
     facts: &[Fact],
@@ -189,7 +189,7 @@ pub fn next_step(
 ///
 /// # Errors
 /// `InvalidArgument` if there is no such log; `Corrupt` if a database is missing.
-pub fn most_complete(log: LogId, facts: &[Fact]) -> Result<Option<usize>> {
+pub(crate) fn most_complete(log: LogId, facts: &[Fact]) -> Result<Option<usize>> {
     let stand = Stand::of(log, facts)?;
     if stand.check().is_ok() {
         return Ok(Some(stand.home));

@@ -34,13 +34,13 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// One open database of a store.
 #[derive(Clone)]
-pub struct DatabasePart {
+pub(crate) struct DatabasePart {
     /// The copy of the map of the logs that the database keeps.
-    pub copy: Arc<MapCopy>,
+    pub(crate) copy: Arc<MapCopy>,
     /// The backend of the database. It knows all logs of the store by their numbers, and holds events of some of them.
-    pub backend: Arc<dyn Backend>,
+    pub(crate) backend: Arc<dyn Backend>,
     /// Reads the copy of the map of this database again.
-    pub keeper: Arc<dyn KeepsMap>,
+    pub(crate) keeper: Arc<dyn KeepsMap>,
 }
 
 impl std::fmt::Debug for DatabasePart {

@@ -67,10 +67,10 @@ async fn until_answered<T, F: Future<Output = Result<T>>>(ask: impl Fn() -> F) -
 }
 
 async fn open(urls: &[String]) -> Arc<Store> {
-    let backend = until_answered(|| several(urls)).await;
+    let databases = until_answered(|| several(urls)).await;
     let mut config = gesta_store::Config::default();
     config.append.give_up_after = Duration::from_secs(3);
-    Store::open(Arc::new(backend), config, Arc::new(SystemClock)).expect("starts")
+    Store::open(databases.backend(), config, Arc::new(SystemClock)).expect("starts")
 }
 
 /// Appends one event, repeated with the same id until it is stored; gives the id.

@@ -29,7 +29,7 @@ use gesta_kit::depth;
 use self::part::{mark_of, open, parts};
 use self::world::{DATABASES, Goals, LOG, SharedWorld, World, lock};
 use super::*;
-use crate::several::Several;
+use crate::several::backend::Several;
 use crate::several::route::Routes;
 
 /// A process of the store.

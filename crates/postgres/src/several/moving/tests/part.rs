@@ -20,7 +20,8 @@ use gesta_core::{
 
 use super::world::{DATABASES, Database, LOG, LOGS, Row, SharedWorld, World, lock};
 use crate::log_map::{Held, HeldRow, KeepsMap, MapCopy, RowMark};
-use crate::several::{DatabasePart, Several};
+use crate::several::backend::Several;
+use crate::several::route::DatabasePart;
 
 /// Opens the store as a process does. Returns it with the number of the process.
 pub(super) async fn open(world: &SharedWorld) -> Result<(Several, usize)> {

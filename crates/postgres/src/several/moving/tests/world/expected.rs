@@ -1,7 +1,6 @@
 //! What reads must show.
 
 use super::{Row, World};
-
 use crate::log_map::RowMark;
 
 impl World {
