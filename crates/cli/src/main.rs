@@ -12,7 +12,6 @@ mod log_lines;
 mod output;
 mod private_file;
 mod process;
-mod units;
 mod version;
 
 use std::pin::Pin;

@@ -38,6 +38,7 @@ mod store;
 mod store_ext;
 pub mod system_streams;
 pub mod turns;
+pub mod units;
 mod uptime;
 mod virtual_stream;
 mod way_point;

@@ -97,7 +97,7 @@ pub use gesta_core::{
     Resolved, ResolvedMessage, ResolvedPage, Result, Revision, SetStreamMetadata, SharedEvent,
     StoreInfo, StreamAppend, StreamFrom, StreamId, StreamInfo, StreamMetadata,
     StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo,
-    Subscription, SubscriptionMessage, SystemClock, Tag, Tags, Timestamp, limits, log_of,
+    Subscription, SubscriptionMessage, SystemClock, Tag, Tags, Timestamp, limits, log_of, units,
 };
 pub use gesta_decision as decision;
 pub use gesta_entity as entity;

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::Answer;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Trusted};
 use crate::edge::{Edge, Watch, WatchVerdict};
 use crate::http::groups;
 use crate::router;
@@ -93,6 +93,9 @@ pub enum StartError {
     /// The files of TLS cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
+    /// A value of the configuration breaks a rule: its key, the rule and the value.
+    #[error("{0}")]
+    Config(String),
 }
 
 /// A running server. The handle is cheap to clone; dropping it does not stop the server.
@@ -115,6 +118,7 @@ impl std::fmt::Debug for Handle {
 /// A server that listens on its address already, though it answers nothing yet.
 pub struct Bound {
     config: Config,
+    trusted: Trusted,
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<Arc<Tls>>,
@@ -140,11 +144,13 @@ impl std::fmt::Debug for Bound {
 /// [`Bound::serve`].
 ///
 /// # Errors
-/// [`StartError`] if the address is not allowed, the server cannot listen on it, or the files of TLS cannot be used.
+/// [`StartError`] if a value of the configuration breaks a rule, the address is not allowed, the server cannot listen
+/// on it, or the files of TLS cannot be used.
 ///
 /// # Cancel safety
 /// If the future is dropped, the address is free.
 pub async fn bind(config: Config) -> Result<Bound, StartError> {
+    let trusted = Trusted::of(&config).map_err(StartError::Config)?;
     let address = config.listen;
     let is_safe = config.requires_access && (config.tls.is_some() || config.behind_proxy);
     if !address.ip().is_loopback() && !config.insecure && !is_safe {
@@ -157,6 +163,7 @@ pub async fn bind(config: Config) -> Result<Bound, StartError> {
         address: listener.local_addr().map_err(refused)?,
         listener,
         config,
+        trusted,
         tls,
         backups: None,
         maintenance: None,
@@ -210,6 +217,7 @@ impl Bound {
             address: self.address,
             state: State::new(
                 self.config,
+                self.trusted,
                 self.tls,
                 store,
                 registry,
@@ -596,7 +604,7 @@ async fn converse<S>(
             });
         }
         async move {
-            let from = config::client(&state.config.trusted_proxies, from, request.headers());
+            let from = config::client(&state.trusted.proxies, from, request.headers());
             let mut answer = answer(state, &activity, from, request, full.as_deref()).await;
             answer.body_mut().guards().running = Some(running);
             Ok::<_, Infallible>(answer)

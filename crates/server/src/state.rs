@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::config::Config;
+use crate::config::{Config, Trusted};
 use crate::shared::appends::Appends;
 use crate::shared::body::Budget;
 use crate::shared::fanout::EncodedEvents;
@@ -56,6 +56,7 @@ pub trait BackupSource: Send + Sync {
 /// gets all of them together.
 pub(crate) struct State {
     pub(crate) config: Config,
+    pub(crate) trusted: Trusted,
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) connections: Gate,
     /// Number of connections that have as many calls in flight as they may have.
@@ -115,6 +116,7 @@ pub(crate) struct Beside {
 impl State {
     pub(crate) fn new(
         config: Config,
+        trusted: Trusted,
         tls: Option<Arc<Tls>>,
         store: Arc<dyn EventStore>,
         registry: Registry,
@@ -159,6 +161,7 @@ impl State {
             access,
             stopping: CancellationToken::new(),
             config,
+            trusted,
         })
     }
 

@@ -2,8 +2,7 @@
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
-
-use crate::units::Span;
+use gesta_core::units::Span;
 
 /// `gesta cluster …`.
 #[derive(Clone, Debug, Subcommand)]

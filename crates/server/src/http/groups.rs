@@ -395,7 +395,7 @@ async fn info(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result<An
 
 async fn consume(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(&["buffer", "name"])?;
-    if is_of_other_site(&call.state.config.cors_origins, call.parts()) {
+    if is_of_other_site(&call.state.trusted.origins, call.parts()) {
         return Err(of_other_site().into());
     }
     let group = group(call)?;

@@ -47,7 +47,7 @@ pub(crate) async fn check_administrator(call: &Call<'_>, what: &str) -> Result<(
     let config = &call.state.config;
     // Behind a proxy every caller comes from the machine of the proxy.
     let is_reached = config.behind_proxy
-        || !config.trusted_proxies.is_empty()
+        || !call.state.trusted.proxies.is_empty()
         || !config.listen.ip().is_loopback();
     if !call.is_guarded() && is_reached {
         let detail = format!(

@@ -547,7 +547,7 @@ async fn a_wrong_password_is_compared_once() {
 #[tokio::test]
 async fn pages_of_named_sites_may_call() {
     let named = Config {
-        cors_origins: vec!["https://app.example.org".parse().expect("an origin")],
+        cors_origins: "https://app.example.org".into(),
         ..config()
     };
     let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
