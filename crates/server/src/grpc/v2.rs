@@ -221,6 +221,8 @@ pub(crate) async fn append_records(call: &mut GrpcCall) -> Result<Reply> {
     }
     call.requests.hold(size.cost_bytes)?;
     let checks = checks(request.checks, &places)?;
+    // The guard asks this again with the append, and `look` with each stream. It is asked of all of them before any is
+    // looked at: whether a caller is refused must not depend on how far the checks hold.
     for check in checks
         .iter()
         .filter(|check| check.target == Target::CheckedAlone)

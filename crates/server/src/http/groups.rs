@@ -416,6 +416,7 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
         address: call.from.to_string(),
         user: call.admitted().user(call.state),
     };
+    // Every call of a group is checked before (`check`). A consumer is asked for as long as it stays.
     let following = following(group.source());
     let forbidden = call.admitted().until_forbidden(following).await?;
     let ticket = call.state.subscriptions.enter(call.holder())?;

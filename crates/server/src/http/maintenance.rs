@@ -143,6 +143,7 @@ where
     T: Serialize + Send + 'static,
 {
     let turn = call.state.maintainer.turn()?;
+    // Checked before (`check_administrator`). Here it is asked for as long as the work goes on.
     let forbidden = call
         .admitted()
         .until_forbidden(OwnedOperation::Manage)
