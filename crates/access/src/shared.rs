@@ -18,10 +18,10 @@ use uuid::Uuid;
 use crate::acl::Right;
 use crate::acls::{Acls, RightsRead};
 use crate::audit::{Audit, By, DONE, Entry, Lines, Rank};
+use crate::comparisons::{Comparisons, Full, Key};
 use crate::config::{Config, Mode};
 use crate::directory::{CONTACT_MAX, Directory};
 use crate::guessing::Asker;
-use crate::lane::{Full, Key, Lane};
 use crate::names::{self, Kind};
 use crate::password::{Hashed, Password};
 use crate::rights::{self, Operation, RightsVerdict, Standing};
@@ -94,7 +94,7 @@ pub(crate) struct Shared {
     pub(crate) changes: watch::Sender<u64>,
     /// Tells whether the accounts are loaded.
     pub(crate) loaded: watch::Sender<bool>,
-    pub(crate) lane: Arc<Lane>,
+    pub(crate) comparisons: Arc<Comparisons>,
     verified: Cache<Key, ()>,
     /// The passwords that were found wrong. They are apart from the others, so that a guesser does not make anybody's
     /// password be compared again. Programs with an old password repeat it for ever.
@@ -127,7 +127,7 @@ impl Shared {
             changed: Notify::new(),
             changes: watch::Sender::new(0),
             loaded: watch::Sender::new(false),
-            lane: Lane::new(config.comparisons_max),
+            comparisons: Comparisons::new(config.comparisons_max),
             verified: Cache::new(VERIFIED_MAX),
             refused: Cache::new(VERIFIED_MAX),
             key: rand::random(),
@@ -219,7 +219,7 @@ impl Shared {
         } else if self.refused.get(&key).is_some() {
             false
         } else {
-            let compared = self.lane.compare(asker, key, password, hash).await;
+            let compared = self.comparisons.compare(asker, key, password, hash).await;
             let is_right = compared.map_err(|Full| {
                 Error::new(ErrorKind::Overloaded(
                     "too many passwords are being compared: try again, or use a token".into(),

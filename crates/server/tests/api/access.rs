@@ -519,7 +519,7 @@ async fn a_flood_of_wrong_passwords_starves_nobody() {
         });
     }
     let mut answered = 0;
-    // The lane is bounded, and the others are answered meanwhile.
+    // What waits is bounded, and the others are answered meanwhile.
     soon(async {
         while answered < 20 || refused.load(Ordering::SeqCst) < 100 {
             assert_eq!(world.status("GET", "/info", &token, "").await, 200);
