@@ -145,7 +145,7 @@ async fn answer_call(
         place.belong_to(call.holder(), call.state);
         // Metrics can be asked even when the server is full.
         if !call.route().is_probe() {
-            place.ticket = Some(call.state.requests.enter(call.holder())?);
+            place.ticket = Some(call.state.bounds.requests.enter(call.holder())?);
         }
     }
     let answering = async {

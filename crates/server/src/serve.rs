@@ -287,7 +287,7 @@ impl Handle {
         let connections = tokio::time::timeout(grace, self.connections.wait());
         let (_, connections) = tokio::join!(groups, connections);
         if connections.is_err() {
-            let left = self.state.connections.inside();
+            let left = self.state.bounds.connections.inside();
             tracing::warn!(
                 connections = left,
                 "closing connections that did not finish"
@@ -347,12 +347,12 @@ fn admit(socket: TcpStream, handle: &Handle, builder: &Arc<auto::Builder<TokioEx
     // Whose connection was closed already is counted nowhere.
     let Ok(from) = socket.peer_addr() else { return };
     let holder = handle.state.stranger(from.ip());
-    match handle.state.connections.enter(&holder) {
+    match handle.state.bounds.connections.enter(&holder) {
         Ok(ticket) => {
             let serving = serve(socket, own, builder, None, ticket);
             handle.connections.spawn(serving);
         }
-        Err(full) => match handle.state.reserve.enter(&holder) {
+        Err(full) => match handle.state.bounds.reserve.enter(&holder) {
             Ok(ticket) => {
                 let serving = serve_beyond(socket, own, builder, full, ticket);
                 handle.connections.spawn(serving);
@@ -510,7 +510,7 @@ async fn shake_hands(
     from: IpAddr,
     socket: TcpStream,
 ) -> Option<TlsStream<TcpStream>> {
-    let mut newcomer = state.handshakes.admit(from);
+    let mut newcomer = state.bounds.handshakes.admit(from);
     tokio::select! {
         stream = tokio::time::timeout(state.config.handshake_max, tls.accept(socket)) => stream.ok()?,
         () = newcomer.displaced() => {
@@ -547,7 +547,7 @@ async fn answer(
     full: Option<&Problem>,
 ) -> Answer {
     let shared = Arc::clone(&state);
-    let strangers = &shared.strangers;
+    let strangers = &shared.bounds.strangers;
     let mut answer = match full {
         None => router::answer(state, activity, from, request).await,
         Some(full) => router::answer_beyond(state, activity, from, request, full).await,
@@ -590,7 +590,7 @@ async fn converse<S>(
     let gave_way = ticket.gave_way();
     let activity = Arc::new(Activity::bounded(
         http2_streams_max(&state.config),
-        Arc::clone(&state.full_connections),
+        Arc::clone(&state.bounds.full_connections),
         ticket,
     ));
     let told = Once::new();
@@ -610,7 +610,10 @@ async fn converse<S>(
             Ok::<_, Infallible>(answer)
         }
     });
-    let heads = state.budget_of_strangers.reservation(&state.stranger(from));
+    let heads = state
+        .bounds
+        .budget_of_strangers
+        .reservation(&state.stranger(from));
     let io = TokioIo::new(Edge::new(socket, activity.clone()).counting(heads));
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
     let mut watch = Watch::new(activity.clone(), Instant::now());

@@ -149,7 +149,7 @@ pub(crate) fn last_of(state: StreamState) -> Option<Revision> {
 async fn attempt(on: &Backing, request: Append) -> Result<Outcome> {
     let size = AppendSize::from(&request);
     let holder = on.admitted.holder();
-    let _turn = on.state.appends.turn(holder, &request).await?;
+    let _turn = on.state.bounds.appends.turn(holder, &request).await?;
     let outcome = on.admitted.store.append(request).await;
     on.state.metrics.append(size, &outcome);
     match outcome {

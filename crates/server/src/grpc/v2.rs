@@ -182,7 +182,7 @@ enum AppendAttempt {
 async fn attempt(on: &Backing, request: Append) -> Result<AppendAttempt> {
     let size = AppendSize::from(&request);
     let holder = on.admitted.holder();
-    let _turn = on.state.appends.turn(holder, &request).await?;
+    let _turn = on.state.bounds.appends.turn(holder, &request).await?;
     let outcome = on.admitted.store.append(request).await;
     on.state.metrics.append(size, &outcome);
     match outcome {

@@ -419,7 +419,7 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
     // Every call of a group is checked before (`check`). A consumer is asked for as long as it stays.
     let following = following(group.source());
     let forbidden = call.admitted().until_forbidden(following).await?;
-    let ticket = call.state.subscriptions.enter(call.holder())?;
+    let ticket = call.state.bounds.subscriptions.enter(call.holder())?;
     let groups = &call.state.groups;
     let info = groups.info(&group).await?;
     let consumer = groups

@@ -89,7 +89,12 @@ fn hold_events(held: &mut Reservation, request: &Append) -> Result<()> {
 
 async fn append(call: &Call<'_>, request: Append) -> Result<gesta_core::Appended> {
     let size = AppendSize::from(&request);
-    let _turn = call.state.appends.turn(call.holder(), &request).await?;
+    let _turn = call
+        .state
+        .bounds
+        .appends
+        .turn(call.holder(), &request)
+        .await?;
     let outcome = call.store().append(request).await;
     call.state.metrics.append(size, &outcome);
     Ok(outcome?)
