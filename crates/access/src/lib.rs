@@ -22,6 +22,7 @@ mod directory;
 mod follow;
 mod guard;
 mod guessing;
+mod logins;
 mod names;
 mod password;
 mod record;
