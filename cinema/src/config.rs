@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
 use clap::{Parser, value_parser};
+use gesta::units::Span;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -99,10 +100,9 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn span(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err("must be more than 0".into()),
-        Ok(span) => Ok(span),
-        Err(error) => Err(error.to_string()),
+    match text.parse::<Span>()? {
+        Span(Duration::ZERO) => Err("must be more than 0".into()),
+        Span(span) => Ok(span),
     }
 }
 

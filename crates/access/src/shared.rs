@@ -10,8 +10,6 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use gesta_core::{Error, ErrorKind, EventStore, RecordedEvent, Result};
-use quick_cache::sync::Cache;
-use sha2::{Digest, Sha256};
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
@@ -20,17 +18,12 @@ use crate::acls::{Acls, RightsRead};
 use crate::audit::{Audit, By, DONE, Entry, Lines, Rank};
 use crate::config::{Config, Mode};
 use crate::directory::{CONTACT_MAX, Directory};
-use crate::guessing::Asker;
-use crate::lane::{Full, Key, Lane};
+use crate::logins::Logins;
 use crate::names::{self, Kind};
-use crate::password::{Hashed, Password};
+use crate::password::Password;
 use crate::rights::{self, Operation, RightsVerdict, Standing};
 use crate::token::{Scopes, Secret};
 use crate::usage::{Limits, Usage, Usages};
-
-/// The most passwords that are remembered as right, and the most that are remembered as wrong. They need not be
-/// compared again.
-const VERIFIED_MAX: usize = 10_000;
 
 /// Who calls. This says nothing about rights, which are looked up for each call.
 #[derive(Debug, Clone)]
@@ -78,9 +71,6 @@ impl Caller {
 }
 
 /// What all calls share.
-///
-/// It has more fields than most structs, for it connects the parts, each of which is a type of its own: the accounts
-/// and the task that follows them, the caches of passwords that were compared, the counts.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn EventStore>,
     pub(crate) config: Config,
@@ -94,13 +84,7 @@ pub(crate) struct Shared {
     pub(crate) changes: watch::Sender<u64>,
     /// Tells whether the accounts are loaded.
     pub(crate) loaded: watch::Sender<bool>,
-    pub(crate) lane: Arc<Lane>,
-    verified: Cache<Key, ()>,
-    /// The passwords that were found wrong. They are apart from the others, so that a guesser does not make anybody's
-    /// password be compared again. Programs with an old password repeat it for ever.
-    refused: Cache<Key, ()>,
-    key: [u8; 32],
-    nobody: Hashed,
+    pub(crate) logins: Logins,
     pub(crate) audit: Audit,
     pub(crate) usages: Usages,
 }
@@ -127,11 +111,7 @@ impl Shared {
             changed: Notify::new(),
             changes: watch::Sender::new(0),
             loaded: watch::Sender::new(false),
-            lane: Lane::new(config.comparisons_max),
-            verified: Cache::new(VERIFIED_MAX),
-            refused: Cache::new(VERIFIED_MAX),
-            key: rand::random(),
-            nobody: Hashed::of_nobody(),
+            logins: Logins::new(config.comparisons_max),
             audit: Audit::default(),
             usages: Usages::new(Limits {
                 calls_max: config.user_calls_max,
@@ -206,64 +186,15 @@ impl Shared {
                     user.password.clone(),
                     (!user.is_disabled).then_some(user.id),
                 ),
-                None => (self.nobody.clone(), None),
+                None => (self.logins.nobody(), None),
             },
         };
-        let key = self.key_of(&name, &password, &hash);
-        let asker = Asker {
-            from,
-            names: self.class_of(&name),
-        };
-        let is_right = if self.verified.get(&key).is_some() {
-            true
-        } else if self.refused.get(&key).is_some() {
-            false
-        } else {
-            let compared = self.lane.compare(asker, key, password, hash).await;
-            let is_right = compared.map_err(|Full| {
-                Error::new(ErrorKind::Overloaded(
-                    "too many passwords are being compared: try again, or use a token".into(),
-                ))
-            })?;
-            // This includes the password of a disabled user, since each call checks whether the user is disabled.
-            let known = if is_right {
-                &self.verified
-            } else {
-                &self.refused
-            };
-            known.insert(key, ());
-            is_right
-        };
+        let is_right = self.logins.is_right(&name, password, hash, from).await?;
         let id = id.filter(|_| is_right).ok_or_else(wrong)?;
         Ok(Who::User {
             name: name.into(),
             id,
         })
-    }
-
-    /// Counts the passwords that need not be compared again.
-    #[cfg(test)]
-    pub(crate) fn known_passwords(&self) -> usize {
-        self.verified.len() + self.refused.len()
-    }
-
-    /// Sorts a name into a class: see [`Asker`].
-    fn class_of(&self, name: &str) -> u8 {
-        let digest = Sha256::new_with_prefix(self.key)
-            .chain_update(name)
-            .finalize();
-        digest[0]
-    }
-
-    /// Makes a key that stands for a user, a password and the hash that it was compared with. Nobody outside this
-    /// process can tell these from the key.
-    fn key_of(&self, name: &str, password: &Password, hash: &Hashed) -> Key {
-        let mut key = Sha256::new_with_prefix(self.key);
-        for part in [name, &password.0, hash.text()] {
-            key.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
-            key.update(part);
-        }
-        key.finalize().into()
     }
 
     /// Returns who calls, as the accounts know the caller now.

@@ -25,8 +25,9 @@ use gesta_core::capacity::{Capacity, Permit};
 use gesta_core::{
     Append, Appended, Attempt, Clock, DeleteStream, Deleted, Error, ErrorKind, EventId,
     IdempotencyWindow, KnownEnd, LogId, MetadataSet, Position, Result, SetStreamMetadata,
-    Submission,
+    Submission, units,
 };
+use serde::{Deserialize, Serialize};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -56,19 +57,23 @@ const PACKED_IN_PLACE_MAX: usize = 1024 * 1024;
 /// The time within which a pipeline must say whether it is ready. Otherwise it counts as not ready.
 const READY_ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// The bounds and times of one pipeline, which serves one log.
-#[derive(Debug, Clone)]
+/// The bounds and times of one pipeline, which serves one log. In the form of serde it has the keys of the section
+/// `[append]` of a configuration file; what is skipped there is no setting of users.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "struct Append")]
 pub struct Config {
     /// The greatest number of events in one batch. A larger append is sent in a batch of its own.
     pub batch_events_max: usize,
     /// The greatest number of bytes of events in one batch, counted as in [`Cost::bytes`](core::Cost::bytes). A
     /// larger append is sent in a batch of its own.
+    #[serde(with = "units::size")]
     pub batch_bytes_max: usize,
     /// The greatest number of events that may wait or be in flight, in all pipelines of the store together. Beyond this
     /// number appends are refused as overloaded.
     pub queue_events_max: usize,
     /// Most bytes that events may hold while they wait or are in flight, with names and tags, and with the backend's
     /// own form of their data. When there is no room for that form, the data are stored as they came.
+    #[serde(with = "units::size")]
     pub queue_bytes_max: usize,
     /// The number of streams whose last revision is kept in memory, of all logs together.
     pub streams_cached_max: usize,
@@ -80,16 +85,23 @@ pub struct Config {
     pub names_listed_after: usize,
     /// The greatest number of newest events that are kept in memory for conditions on all events, of all logs together.
     /// A condition on older ones asks the database.
+    #[serde(skip)]
     pub newest_events_max: usize,
     /// The most memory that these events take, in bytes, of all logs together.
+    #[serde(skip)]
     pub newest_bytes_max: usize,
     /// How many values of filters are compared with values of events in one turn of a pipeline, about. A condition that
     /// needs more goes on in the next turn, after what has come in meanwhile.
+    #[serde(skip)]
     pub compared_values_max: usize,
     /// How long an append may wait for a database that does not answer before the append is given up.
+    #[serde(with = "units::span")]
     pub give_up_after: Duration,
-    /// How long retries with expected revision `any` are recognised.
-    pub idempotency: IdempotencyWindow,
+    /// How long retries with expected revision `any` are recognised, at least.
+    #[serde(with = "units::span")]
+    pub idempotency_time: Duration,
+    /// Among how many newest positions retries with expected revision `any` are recognised, at least.
+    pub idempotency_positions: u64,
     /// What is done about a clock of this machine that is not plausible.
     pub clock: ClockPolicy,
 }
@@ -106,6 +118,15 @@ impl Config {
             newest_events_max: part(self.newest_events_max),
             newest_bytes_max: part(self.newest_bytes_max),
             ..self.clone()
+        }
+    }
+
+    /// Returns among which events retries with expected revision `any` are recognised.
+    #[must_use]
+    pub fn idempotency(&self) -> IdempotencyWindow {
+        IdempotencyWindow {
+            time: self.idempotency_time,
+            positions: self.idempotency_positions,
         }
     }
 
@@ -130,10 +151,8 @@ impl Default for Config {
             newest_bytes_max: 64 * 1024 * 1024,
             compared_values_max: 50_000,
             give_up_after: Duration::from_secs(30),
-            idempotency: IdempotencyWindow {
-                time: Duration::from_secs(600),
-                positions: 100_000,
-            },
+            idempotency_time: Duration::from_secs(600),
+            idempotency_positions: 100_000,
             clock: ClockPolicy::default(),
         }
     }

@@ -2,8 +2,10 @@
 //!
 //! How: each layer is a TOML table of the same form; a later one replaces values of an earlier one,
 //! and the sum is read into [`Config`]. A variable `GESTA_SECTION_KEY` stands for `key` in `[section]`.
-//! Invariants: unknown keys of a file are refused, with the line; the defaults are those of the
-//! crates that use them; `reference.toml` documents every key (a test compares).
+//! A key with its default is written once: what only the program needs here, and the keys of `[server]`, `[append]` and
+//! `[groups]` as fields of the `Config` of the crate that uses them.
+//! Invariants: unknown keys of a file are refused, with the line; `reference.toml` documents every key (a test
+//! compares).
 //! Not here: how a layer is read (`layers`).
 
 mod layers;
@@ -12,13 +14,14 @@ pub(crate) use self::layers::mistyped;
 
 use std::path::{Path, PathBuf};
 
+use gesta_core::IdempotencyWindow;
+use gesta_core::units::Span;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use self::layers::{leaves, merge, read_environment, read_file, refuse, table_of};
 use crate::args::{AccessMode, LogFormat};
 use crate::exit::{Failure, Outcome};
-use crate::units::{Size, Span};
 
 /// The embedded store that is used if no other is named.
 pub(crate) const DEFAULT_STORE: &str = "sqlite:gesta-data/gesta.db";
@@ -26,7 +29,7 @@ pub(crate) const DEFAULT_STORE: &str = "sqlite:gesta-data/gesta.db";
 pub(crate) const FILE_VARIABLE: &str = "GESTA_CONFIG";
 
 /// All settings of `gesta serve`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     /// The URL of the store. If the store has several databases, their URLs are separated by spaces.
@@ -47,11 +50,11 @@ pub(crate) struct Config {
     /// The section `[log]`.
     pub(crate) log: Log,
     /// The section `[server]`.
-    pub(crate) server: Server,
+    pub(crate) server: gesta_server::Config,
     /// The section `[append]`.
-    pub(crate) append: Append,
+    pub(crate) append: gesta_append::Config,
     /// The section `[groups]`.
-    pub(crate) groups: Groups,
+    pub(crate) groups: gesta_groups::Config,
     /// The section `[cluster]`.
     pub(crate) cluster: Cluster,
 }
@@ -72,7 +75,7 @@ fn urls<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error> {
 }
 
 /// The settings of TLS. If all texts are empty, connections are not encrypted.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Tls {
     /// The file with the certificate.
@@ -86,7 +89,7 @@ pub(crate) struct Tls {
 }
 
 /// The settings of a server that is one of several nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Cluster {
     /// The address to listen on for the other nodes. If it is empty, this server is no node.
@@ -112,81 +115,13 @@ impl Default for Cluster {
 }
 
 /// What is logged, and in which form.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Log {
     /// The form of the log: text or JSON.
     pub(crate) format: LogFormat,
     /// The filter that says which lines are logged.
     pub(crate) filter: String,
-}
-
-/// Bounds and times of the HTTP server: the fields of `gesta_server::Config`, documented there and in reference.toml.
-///
-/// It has as many fields as the section `[server]` has keys.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Server {
-    pub(crate) handshake_max: Span,
-    pub(crate) handshakes_max: usize,
-    pub(crate) connections_max: usize,
-    pub(crate) requests_in_flight_max: usize,
-    pub(crate) subscriptions_max: usize,
-    pub(crate) user_calls_max: usize,
-    pub(crate) user_bytes_per_second: Size,
-    /// The origins whose pages may call the server from a browser, separated by spaces.
-    pub(crate) cors_origins: String,
-    /// The networks of proxies that are believed when they say from whom a request came, separated by spaces.
-    pub(crate) trusted_proxies: String,
-    pub(crate) reads_in_flight_max: usize,
-    pub(crate) body_bytes_max: Size,
-    pub(crate) bytes_in_flight_max: Size,
-    pub(crate) head_read_max: Span,
-    pub(crate) body_read_max: Span,
-    pub(crate) write_stall_max: Span,
-    pub(crate) slow_reader_bytes_per_second: u32,
-    pub(crate) slow_reader_window: Span,
-    pub(crate) idle_max: Span,
-    pub(crate) slow_request: Span,
-    pub(crate) heartbeat: Span,
-    pub(crate) shutdown_grace: Span,
-}
-
-/// Bounds and times of the append pipeline: the fields of `gesta_append::Config`, which says what all logs share.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Append {
-    pub(crate) batch_events_max: usize,
-    pub(crate) batch_bytes_max: Size,
-    pub(crate) queue_events_max: usize,
-    pub(crate) queue_bytes_max: Size,
-    pub(crate) streams_cached_max: usize,
-    pub(crate) names_max: usize,
-    pub(crate) names_listed_after: usize,
-    pub(crate) give_up_after: Span,
-    pub(crate) idempotency_time: Span,
-    pub(crate) idempotency_positions: u64,
-    pub(crate) clock: ClockPolicy,
-}
-
-/// What is done about a clock of this machine that is not plausible: `gesta_append::ClockPolicy`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ClockPolicy {
-    #[default]
-    Checked,
-    Accepted,
-    SetBack,
-}
-
-/// Bounds and times of consumer groups: the fields of `gesta_groups::Config`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Groups {
-    pub(crate) running_max: usize,
-    pub(crate) held_bytes_max: Size,
-    pub(crate) group_bytes_max: Size,
-    pub(crate) idle_max: Span,
 }
 
 impl Default for Config {
@@ -200,9 +135,9 @@ impl Default for Config {
             access: AccessMode::Auto,
             tls: Tls::default(),
             log: Log::default(),
-            server: Server::default(),
-            append: Append::default(),
-            groups: Groups::default(),
+            server: gesta_server::Config::default(),
+            append: gesta_append::Config::default(),
+            groups: gesta_groups::Config::default(),
             cluster: Cluster::default(),
         }
     }
@@ -213,69 +148,6 @@ impl Default for Log {
         Self {
             format: LogFormat::Text,
             filter: "info".into(),
-        }
-    }
-}
-
-impl Default for Server {
-    fn default() -> Self {
-        let of = gesta_server::Config::default();
-        let access = gesta_access::Config::default();
-        Self {
-            handshake_max: Span(of.handshake_max),
-            handshakes_max: of.handshakes_max,
-            connections_max: of.connections_max,
-            requests_in_flight_max: of.requests_in_flight_max,
-            subscriptions_max: of.subscriptions_max,
-            user_calls_max: access.user_calls_max,
-            user_bytes_per_second: Size(
-                usize::try_from(access.user_bytes_per_second).unwrap_or(usize::MAX),
-            ),
-            cors_origins: String::new(),
-            trusted_proxies: String::new(),
-            reads_in_flight_max: of.reads_in_flight_max,
-            body_bytes_max: Size(of.body_bytes_max),
-            bytes_in_flight_max: Size(of.bytes_in_flight_max),
-            head_read_max: Span(of.head_read_max),
-            body_read_max: Span(of.body_read_max),
-            write_stall_max: Span(of.write_stall_max),
-            slow_reader_bytes_per_second: of.slow_reader_bytes_per_second,
-            slow_reader_window: Span(of.slow_reader_window),
-            idle_max: Span(of.idle_max),
-            slow_request: Span(of.slow_request),
-            heartbeat: Span(of.heartbeat),
-            shutdown_grace: Span(of.shutdown_grace),
-        }
-    }
-}
-
-impl Default for Append {
-    fn default() -> Self {
-        let of = gesta_append::Config::default();
-        Self {
-            batch_events_max: of.batch_events_max,
-            batch_bytes_max: Size(of.batch_bytes_max),
-            queue_events_max: of.queue_events_max,
-            queue_bytes_max: Size(of.queue_bytes_max),
-            streams_cached_max: of.streams_cached_max,
-            names_max: of.names_max,
-            names_listed_after: of.names_listed_after,
-            give_up_after: Span(of.give_up_after),
-            idempotency_time: Span(of.idempotency.time),
-            idempotency_positions: of.idempotency.positions,
-            clock: ClockPolicy::default(),
-        }
-    }
-}
-
-impl Default for Groups {
-    fn default() -> Self {
-        let of = gesta_server::Config::default().groups;
-        Self {
-            running_max: of.running_max,
-            held_bytes_max: Size(of.held_bytes_max),
-            group_bytes_max: Size(of.group_bytes_max),
-            idle_max: Span(of.idle_max),
         }
     }
 }
@@ -309,7 +181,7 @@ pub(crate) struct Flags {
     pub(crate) cluster: ClusterFlags,
 }
 
-/// What the command line says about [`Server`].
+/// What the command line says about the section `[server]`.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ServerFlags {
     pub(crate) cors_origins: Option<String>,
@@ -386,11 +258,8 @@ impl Config {
                 )));
             }
         }
-        let promised = gesta_append::Config::default().idempotency;
-        let (time, positions) = (
-            self.append.idempotency_time.0,
-            self.append.idempotency_positions,
-        );
+        let promised = gesta_append::Config::default().idempotency();
+        let IdempotencyWindow { time, positions } = self.append.idempotency();
         if time < promised.time || positions < promised.positions {
             return Err(Failure::usage(format!(
                 "configuration: append.idempotency_time must be at least {} and append.idempotency_positions at least {}, for the \
@@ -424,6 +293,8 @@ pub(crate) fn variables() -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const REFERENCE: &str = include_str!("../reference.toml");
@@ -449,7 +320,7 @@ mod tests {
         let defaults = table_of(&Config::default()).expect("table");
         assert_eq!(leaves(&reference), leaves(&defaults));
         let (config, _) = layers(REFERENCE, &[], Flags::default()).expect("valid");
-        assert_eq!(config, Config::default());
+        assert_eq!(table_of(&config).expect("table"), defaults);
         let undocumented: Vec<&str> = REFERENCE
             .lines()
             .zip(std::iter::once("").chain(REFERENCE.lines()))
@@ -502,8 +373,8 @@ mod tests {
         assert_eq!(config.listen, "127.0.0.1:3");
         assert_eq!(config.store, "sqlite:b");
         assert_eq!(config.append.batch_events_max, 8);
-        assert_eq!(config.append.give_up_after.to_string(), "9s");
-        assert_eq!(config.server.heartbeat.to_string(), "2s");
+        assert_eq!(config.append.give_up_after, Duration::from_secs(9));
+        assert_eq!(config.server.heartbeat, Duration::from_secs(2));
         assert!(warnings.is_empty());
     }
 

@@ -13,7 +13,6 @@ mod named_store;
 mod output;
 mod private_file;
 mod process;
-mod units;
 mod version;
 
 use std::pin::Pin;

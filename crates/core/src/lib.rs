@@ -24,7 +24,6 @@ mod lasting_fault;
 mod lifecycle;
 pub mod limits;
 mod links;
-mod log_map;
 mod moment;
 pub mod newcomers;
 mod owner;
@@ -40,6 +39,7 @@ mod store;
 mod store_ext;
 pub mod system_streams;
 pub mod turns;
+pub mod units;
 mod uptime;
 mod virtual_stream;
 mod way_point;
@@ -60,10 +60,6 @@ pub use lifecycle::{
     Lifecycle, LifecycleChange, StreamMetadata, TRUNCATED_UNTIL_WRITTEN, Visibility,
 };
 pub use links::{ResolvedMessage, ResolvedPage, resolve_one_by_one, resolve_subscription};
-pub use log_map::{
-    Arrival, DatabaseId, Held, HeldRow, Home, KeepsMap, LogMap, MapCopy, Moving, NamedDatabase,
-    RowMark,
-};
 pub use moment::{Moment, Now};
 pub use owner::{After, LoadFrom, LoadStream, LoadedPage, OnOutcome, OwnerStore, Submission};
 pub use printable::printable;

@@ -115,9 +115,7 @@ enum Engine {
     #[cfg(feature = "sqlite")]
     Sqlite(Arc<gesta_sqlite::SqliteBackend>),
     #[cfg(feature = "postgres")]
-    Postgres(Arc<gesta_postgres::PostgresBackend>),
-    #[cfg(feature = "postgres")]
-    Several(Arc<crate::several::Databases>),
+    Postgres(gesta_postgres::several::Databases),
 }
 
 /// Everything that a store holds, at one moment.
@@ -168,14 +166,7 @@ impl Database {
     /// Returns what kind of database this is and what it can do.
     #[must_use]
     pub fn info(&self) -> Arc<BackendInfo> {
-        match self.kind {
-            #[cfg(feature = "sqlite")]
-            Engine::Sqlite(ref backend) => backend.info(),
-            #[cfg(feature = "postgres")]
-            Engine::Postgres(ref backend) => backend.info(),
-            #[cfg(feature = "postgres")]
-            Engine::Several(ref databases) => databases.routed.info(),
-        }
+        self.backend().info()
     }
 
     /// Starts a store on the database. This may be done once: the store owns the writing connections, and closes the
@@ -230,10 +221,11 @@ impl Database {
     #[cfg(feature = "postgres")]
     #[doc(hidden)]
     #[must_use]
-    pub fn open_copies(&self) -> Vec<gesta_several::OpenCopy> {
+    pub fn open_copies(&self) -> Vec<gesta_postgres::several::OpenCopy> {
         match self.kind {
-            Engine::Several(ref databases) => databases.routed.open_copies(),
-            _ => Vec::new(),
+            #[cfg(feature = "sqlite")]
+            Engine::Sqlite(_) => Vec::new(),
+            Engine::Postgres(ref databases) => databases.open_copies(),
         }
     }
 
@@ -242,9 +234,7 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(ref backend) => Arc::clone(backend) as Arc<dyn Backend>,
             #[cfg(feature = "postgres")]
-            Engine::Postgres(ref backend) => Arc::clone(backend) as Arc<dyn Backend>,
-            #[cfg(feature = "postgres")]
-            Engine::Several(ref databases) => Arc::clone(&databases.routed) as Arc<dyn Backend>,
+            Engine::Postgres(ref databases) => databases.backend(),
         }
     }
 
@@ -258,19 +248,11 @@ impl Database {
     /// The check only reads.
     pub async fn verify(&self, progress: impl FnMut(AuditProgress) + Send) -> Result<AuditReport> {
         let mut progress = progress;
-        let report = match self.kind {
-            #[cfg(feature = "sqlite")]
-            Engine::Sqlite(ref backend) => run_audit(backend.audit().await, &mut progress).await,
-            #[cfg(feature = "postgres")]
-            Engine::Postgres(ref backend) => {
-                run_audit(backend.audit_source().await, &mut progress).await
-            }
-            #[cfg(feature = "postgres")]
-            Engine::Several(ref databases) => {
-                run_audit(databases.audit_source().await, &mut progress).await
-            }
+        let report = async {
+            let mut rows = self.rows().await?;
+            audit(&mut *rows, &mut progress).await
         };
-        report.map_err(|error: Error| error.during("verify"))
+        report.await.map_err(|error: Error| error.during("verify"))
     }
 
     /// For `gesta copy`. Returns everything that the store holds, at one moment.
@@ -305,9 +287,7 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(ref backend) => Box::new(backend.audit().await?),
             #[cfg(feature = "postgres")]
-            Engine::Postgres(ref backend) => Box::new(backend.audit_source().await?),
-            #[cfg(feature = "postgres")]
-            Engine::Several(ref databases) => Box::new(databases.audit_source().await?),
+            Engine::Postgres(ref databases) => databases.audit_source().await?,
         })
     }
 
@@ -324,14 +304,28 @@ impl Database {
         &self,
         left: LeftVirtualStreams,
     ) -> Result<Option<VirtualStreamsStatus>> {
-        #[cfg(feature = "postgres")]
-        if let Engine::Several(ref databases) = self.kind {
-            let status = databases.left_virtual_streams(left).await;
-            let status = status.map_err(|error: Error| error.during("look at virtual streams"))?;
-            return Ok(Some(status));
+        match self.kind {
+            #[cfg(feature = "sqlite")]
+            Engine::Sqlite(_) => {
+                let _ = left;
+                Ok(None)
+            }
+            #[cfg(feature = "postgres")]
+            Engine::Postgres(ref databases) => {
+                let found = match left {
+                    LeftVirtualStreams::Look => databases.left_virtual_streams().await,
+                    LeftVirtualStreams::SwitchOff => {
+                        databases.switch_off_left_virtual_streams().await
+                    }
+                };
+                let found = found.map_err(|error| error.during("look at virtual streams"))?;
+                Ok(found.map(|(state, end)| VirtualStreamsStatus {
+                    on: state.on,
+                    position: state.position,
+                    end,
+                }))
+            }
         }
-        let _ = left;
-        Ok(None)
     }
 
     /// Copies a SQLite store to a new file while it is in use. Appends go on.
@@ -347,7 +341,7 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(ref backend) => backend.backup(to).await,
             #[cfg(feature = "postgres")]
-            Engine::Postgres(_) | Engine::Several(_) => Err(own_backups("nothing was written")),
+            Engine::Postgres(_) => Err(own_backups("nothing was written")),
         };
         done.map_err(|error: Error| error.during("back up"))
     }
@@ -364,7 +358,7 @@ impl Database {
             #[cfg(feature = "sqlite")]
             Engine::Sqlite(ref backend) => backend.backup_file().await,
             #[cfg(feature = "postgres")]
-            Engine::Postgres(_) | Engine::Several(_) => Err(own_backups("nothing was copied")),
+            Engine::Postgres(_) => Err(own_backups("nothing was copied")),
         };
         done.map_err(|error: Error| error.during("back up"))
     }
@@ -373,13 +367,6 @@ impl Database {
     pub async fn close(&self) {
         self.backend().close().await;
     }
-}
-
-async fn run_audit<S: AuditSource>(
-    source: Result<S>,
-    progress: &mut (dyn FnMut(AuditProgress) + Send),
-) -> Result<AuditReport> {
-    audit(&mut source?, progress).await
 }
 
 #[cfg(feature = "sqlite")]
@@ -400,14 +387,11 @@ async fn open_sqlite(_url: &str, _options: &Options) -> Result<Engine> {
 #[cfg(feature = "postgres")]
 async fn open_postgres(url: &str, options: &Options) -> Result<Engine> {
     let mut configs = crate::schema::postgres_configs(url, options.logs)?;
-    if configs.len() > 1 {
-        let databases = crate::several::open(configs).await?;
-        return Ok(Engine::Several(Arc::new(databases)));
+    for config in &mut configs {
+        config.must_exist = options.missing == Missing::Refuse;
     }
-    let mut config = configs.remove(0);
-    config.must_exist = options.missing == Missing::Refuse;
-    let backend = gesta_postgres::PostgresBackend::open(config).await?;
-    Ok(Engine::Postgres(Arc::new(backend)))
+    let databases = gesta_postgres::several::Databases::open(configs).await?;
+    Ok(Engine::Postgres(databases))
 }
 
 #[cfg(not(feature = "postgres"))]

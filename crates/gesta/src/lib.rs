@@ -42,8 +42,8 @@
 //! `docs/reference/contract.md`. Administration of a store that no server has open: [`schema`], and [`Database`] for
 //! `verify` and `backup`.
 //!
-//! This crate chooses the backend by URL, and names what programs use: the vocabulary is that of `gesta-core`, which
-//! holds the interface of backends too, the store in a database that of `gesta-store`.
+//! This crate only chooses the backend by URL, and names what programs use: the vocabulary is that of `gesta-core`,
+//! which holds the interface of backends too, the store in a database that of `gesta-store`.
 
 #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
 compile_error!("choose a backend: feature `sqlite`, `postgres`, or both");
@@ -68,8 +68,6 @@ struct TimersGuide;
 #[cfg(feature = "sqlite")]
 mod blocking;
 mod database;
-#[cfg(feature = "postgres")]
-pub mod databases;
 pub mod groups;
 mod join;
 mod left_virtual_streams;
@@ -80,8 +78,6 @@ mod restore;
 pub mod schema;
 #[cfg(feature = "client")]
 mod servers;
-#[cfg(feature = "postgres")]
-mod several;
 mod store;
 mod url;
 
@@ -101,7 +97,7 @@ pub use gesta_core::{
     Resolved, ResolvedMessage, ResolvedPage, Result, Revision, SetStreamMetadata, SharedEvent,
     StoreInfo, StreamAppend, StreamFrom, StreamId, StreamInfo, StreamMetadata,
     StreamMetadataRecord, StreamPage, StreamsPage, Subscribe, SubscribeFrom, SubscribeTo,
-    Subscription, SubscriptionMessage, SystemClock, Tag, Tags, Timestamp, limits, log_of,
+    Subscription, SubscriptionMessage, SystemClock, Tag, Tags, Timestamp, limits, log_of, units,
 };
 pub use gesta_decision as decision;
 pub use gesta_entity as entity;
@@ -133,6 +129,17 @@ pub type AppendConfig = gesta_append::Config;
 pub type TailConfig = gesta_tail::Config;
 
 use std::sync::Arc;
+
+/// The databases of a store: adds one, moves a log from one to another while the store is in use, and recovers a log
+/// that its database has lost.
+///
+/// How a move goes, and why it may be stopped at any point: `docs/internals/moving-logs.md`.
+#[cfg(feature = "postgres")]
+pub mod databases {
+    #[doc(hidden)]
+    pub use gesta_postgres::several::OpenCopy;
+    pub use gesta_postgres::several::{Loss, MoveTo, Moved, Mover, Step, add, move_log};
+}
 
 /// What the command line alone needs; no part of the public interface.
 #[doc(hidden)]

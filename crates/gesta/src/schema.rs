@@ -205,59 +205,35 @@ mod sqlite {
 mod postgres {
     use gesta_core::limits::LOGS_MAX;
     use gesta_core::{Incarnation, Result};
-    use gesta_postgres::{Config, schema};
+    use gesta_postgres::{Config, several};
 
     use super::{Migrated, check_logs};
-    use crate::{several, url};
 
     /// Returns the configuration of each database that is named; there is at least one.
     pub(crate) fn configs(urls: &str, logs: u16) -> Result<Vec<Config>> {
         check_logs(logs, LOGS_MAX)?;
-        let config = |url: &str| {
-            let mut config = Config::parse(url)?;
+        let mut configs = Config::parse_list(urls)?;
+        for config in &mut configs {
             config.logs_if_new = logs;
-            Ok(config)
-        };
-        url::list(urls)?.into_iter().map(config).collect()
+        }
+        Ok(configs)
     }
 
     pub(super) async fn create(urls: &str, logs: u16) -> Result<Incarnation> {
-        match configs(urls, logs)?.as_slice() {
-            [config] => schema::create(config, logs).await,
-            configs => several::create(configs, logs).await,
-        }
+        several::create(&configs(urls, logs)?, logs).await
     }
 
-    /// Migrates one database after the other. If this is interrupted, the next call goes on where it was.
     pub(super) async fn migrate(urls: &str) -> Result<Migrated> {
-        let mut oldest = u32::MAX;
-        let mut newest = 0;
-        for config in configs(urls, 1)? {
-            let (from, to) = schema::migrate(&config).await?;
-            oldest = oldest.min(from);
-            newest = to;
-        }
-        Ok(Migrated {
-            from: oldest,
-            to: newest,
-        })
+        let (from, to) = several::migrate(&configs(urls, 1)?).await?;
+        Ok(Migrated { from, to })
     }
 
     pub(super) fn print(urls: &str, logs: u16) -> Result<String> {
-        match configs(urls, logs)?.as_slice() {
-            [config] => schema::ddl(config, logs),
-            configs => several::print(configs, logs),
-        }
+        several::ddl(&configs(urls, logs)?, logs)
     }
 
-    /// Begins a new incarnation in each database that is named, since each may have been restored. The incarnation of
-    /// the store is made of those of its databases.
     pub(super) async fn new_incarnation(urls: &str) -> Result<Incarnation> {
-        let configs = configs(urls, 1)?;
-        if let [config] = configs.as_slice() {
-            return schema::new_incarnation(config).await;
-        }
-        several::new_incarnation(&configs).await
+        several::new_incarnation(&configs(urls, 1)?).await
     }
 }
 

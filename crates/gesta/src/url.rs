@@ -71,30 +71,6 @@ fn meant(url: &str) -> Option<String> {
     }
 }
 
-/// Returns the URLs of the databases of a store. Several PostgreSQL URLs are separated by white space. There is at
-/// least one.
-///
-/// # Errors
-/// `InvalidArgument` if the first URL is one of PostgreSQL and another is not.
-#[cfg(feature = "postgres")]
-pub(crate) fn list(urls: &str) -> Result<Vec<&str>> {
-    if !matches!(Scheme::of(urls.trim_start()), Ok(Scheme::Postgres)) {
-        // The path of a file may hold spaces.
-        return Ok(vec![urls]);
-    }
-    let list: Vec<&str> = urls.split_whitespace().collect();
-    let is_postgres = |url: &&str| matches!(Scheme::of(url), Ok(Scheme::Postgres));
-    if let Some(at) = list.iter().position(|url| !is_postgres(url)) {
-        // The text may be a piece of a password, so it is not repeated.
-        let rule = format!(
-            "must be URLs of PostgreSQL, separated by spaces (%20 within a URL); number {} does not begin with postgres://",
-            at + 1
-        );
-        return Err(Error::invalid("store", rule));
-    }
-    Ok(list)
-}
-
 /// Tells whether the URL, or the first of several, is that of a server.
 pub(crate) fn is_server(url: &str) -> bool {
     let url = url.trim_start();
@@ -113,21 +89,6 @@ pub(crate) fn left_out(feature: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[cfg(feature = "postgres")]
-    #[test]
-    fn several_urls_are_separated_by_spaces() {
-        let two = list(" postgres://a/x\n postgresql://b/x ").expect("two");
-        assert_eq!(two, ["postgres://a/x", "postgresql://b/x"]);
-        let path = "sqlite:my data/gesta.db";
-        assert_eq!(list(path).expect("one"), [path]);
-        let error = list("postgres://u:se cret@a/x").expect_err("a space");
-        let text = error.to_string();
-        assert!(
-            text.contains("number 2") && !text.contains("cret"),
-            "{text}"
-        );
-    }
 
     #[test]
     fn schemes_are_known_or_refused_with_the_list() {

@@ -2,25 +2,33 @@
 
 use std::time::Duration;
 
-use gesta_core::StreamId;
+use gesta_core::{StreamId, units};
+use serde::{Deserialize, Serialize};
 
 use crate::error::Elsewhere;
 
-/// Bounds and times of the groups of a process.
-#[derive(Clone, Debug)]
+/// Bounds and times of the groups of a process. In the form of serde it has the keys of the section `[groups]` of a
+/// configuration file; what is skipped there is no setting of users.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "struct Groups")]
 pub struct Config {
     /// Most groups that run at once.
     pub running_max: usize,
     /// Most bytes of events that all groups hold together. Each group may hold one event beyond them.
+    #[serde(with = "units::size")]
     pub held_bytes_max: usize,
     /// Most bytes of events that one group holds. The group may hold one event beyond them.
+    #[serde(with = "units::size")]
     pub group_bytes_max: usize,
     /// How long a group without consumers runs on before it stops.
+    #[serde(with = "units::span")]
     pub idle_max: Duration,
     /// How long a group without consumers runs on that holds events of which deliveries have failed. When it stops, it
     /// forgets how many tries these events have had.
+    #[serde(skip)]
     pub tries_kept_max: Duration,
     /// How long a group that stops may take to store its last checkpoint. After that, events are delivered again.
+    #[serde(skip)]
     pub last_checkpoint_max: Duration,
 }
 

@@ -5,7 +5,7 @@
 //! Invariant: of two databases that say something about a log, the one with the greater epoch is believed. The version
 //! of the map of the logs is the higher part of an epoch (`LeaseEpoch::by_map`), so this is the database in which the
 //! log lies.
-//! Not here: who decides about owners (`gesta-cluster`), which log lies where (`gesta-several`).
+//! Not here: who decides about owners (`gesta-cluster`), which log lies where (`gesta-postgres`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -355,7 +355,7 @@ async fn a_change_that_is_tried_here_as_well_has_one_deadline() {
 async fn a_memory_of_ids_shorter_than_the_attempts_is_refused() {
     for (seconds, is_refused) in [(19, true), (20, false)] {
         let mut config = Config::default();
-        config.append.idempotency.time = Duration::from_secs(seconds);
+        config.append.idempotency_time = Duration::from_secs(seconds);
         let backend = MemoryBackend::new(&World::new(1));
         let store = Store::open(backend, config, Arc::new(SystemClock)).expect("opened");
         let node = Seat::new().await;

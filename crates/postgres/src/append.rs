@@ -26,7 +26,7 @@ use gesta_core::{Error, LogId, Result};
 use crate::append::appender::{Appender, Appends, Judged};
 use crate::append::gather::StatementPart;
 use crate::append::prepared::Prepared;
-use crate::append::sharing::{SharedLane, Sharing, unknown};
+use crate::append::sharing::{SharedQueue, Sharing, unknown};
 use crate::connect::connection::Connector;
 use crate::error;
 
@@ -61,7 +61,7 @@ pub(crate) struct Writer {
 #[derive(Debug)]
 enum Way {
     Alone(Box<Appender>),
-    Shared(SharedLane),
+    Shared(SharedQueue),
 }
 
 impl Writers {
@@ -84,7 +84,7 @@ impl Writers {
                 let appender = Appender::open(&self.connector, Appends::ToOneLog).await?;
                 Way::Alone(Box::new(appender))
             }
-            _ => Way::Shared(self.open_lane(log).await?),
+            _ => Way::Shared(self.open_queue(log).await?),
         };
         Ok(Writer {
             epoch: WriterEpoch(rand::random()),
@@ -93,16 +93,16 @@ impl Writers {
         })
     }
 
-    async fn open_lane(&self, log: LogId) -> Result<SharedLane> {
+    async fn open_queue(&self, log: LogId) -> Result<SharedQueue> {
         loop {
             let opening = match self.find(log) {
-                Ok(lane) => return Ok(lane),
+                Ok(queue) => return Ok(queue),
                 Err(opening) => opening,
             };
             let sharing = opening.await?;
             self.current().open = Arc::downgrade(&sharing);
-            if let Some(lane) = sharing.open_lane(log) {
-                return Ok(lane);
+            if let Some(queue) = sharing.open_queue(log) {
+                return Ok(queue);
             }
             if sharing.is_lost() {
                 return Err(Error::unavailable(
@@ -114,10 +114,10 @@ impl Writers {
     }
 
     /// Returns a place on the present connection, or else the opening of the next connection.
-    fn find(&self, log: LogId) -> std::result::Result<SharedLane, Shared<Opening>> {
+    fn find(&self, log: LogId) -> std::result::Result<SharedQueue, Shared<Opening>> {
         let mut current = self.current();
-        if let Some(lane) = current.open.upgrade().and_then(|open| open.open_lane(log)) {
-            return Ok(lane);
+        if let Some(queue) = current.open.upgrade().and_then(|open| open.open_queue(log)) {
+            return Ok(queue);
         }
         let under_way = current.opening.as_ref().and_then(WeakShared::upgrade);
         let under_way = under_way.filter(|opening| opening.peek().is_none());
@@ -160,7 +160,7 @@ impl LogWriter for Writer {
         };
         match &self.way {
             Way::Alone(appender) => alone(appender, self.log, prepared).boxed(),
-            Way::Shared(lane) => lane.submit(prepared),
+            Way::Shared(queue) => queue.submit(prepared),
         }
     }
 }

@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use gesta_core::limits::PAGE_BYTES_MAX;
-use gesta_core::{Error, LogId, MapCopy, Position, Result};
+use gesta_core::{Error, LogId, Position, Result};
 use gesta_sql::verify::{AuditFloor, AuditName, AuditRow, AuditSource, AuditTag};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -16,6 +16,7 @@ use crate::compression::unpack;
 use crate::connect::connection::{Connection, Connector, Role};
 use crate::databases::copies;
 use crate::error;
+use crate::log_map::MapCopy;
 use crate::map;
 use crate::moment::Moment;
 use crate::sql_numbers::log_number;

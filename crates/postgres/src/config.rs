@@ -4,6 +4,7 @@
 //! connection go to the driver, and any other option is refused with the list of known ones.
 //! Invariant: no error and no `Debug` text of this module holds any part of a password.
 
+mod list;
 pub(crate) mod password;
 
 use std::fmt;

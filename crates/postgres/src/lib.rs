@@ -7,8 +7,8 @@
 //!
 //! `store` says which module answers which call of the backend. `connect` finds the primary, opens connections to
 //! it, and notices that the database has lost something; `append` writes batches, `read` reads pages, heads and names;
-//! `cluster` keeps what processes on one store share, `databases` what a store on several databases, or one that moves,
-//! needs beside that.
+//! `cluster` keeps what processes on one store share, `databases` what one database of several, or of a store that
+//! moves, needs beside that; `several` puts databases together.
 //!
 //! Not here: batching and retries (`gesta-append`), the tail hub, anything that another database could share
 //! (`gesta-sql`).
@@ -21,6 +21,7 @@ mod config;
 mod connect;
 mod databases;
 mod error;
+mod log_map;
 mod map;
 mod message;
 mod moment;
@@ -29,18 +30,27 @@ mod read;
 mod received;
 mod scavenge;
 pub mod schema;
+pub mod several;
 mod sql_numbers;
 mod store;
 mod tls;
 mod virtual_index;
 
-/// What the logs of a process send together, for simulations.
+/// What only simulations use: what the logs of a process send together.
 #[doc(hidden)]
 pub mod core {
     pub use crate::append::gather::{
-        BYTES_MAX, BatchVerdict, Broken, EVENTS_MAX, Gather, LaneId, Piece, RowPlace, Said,
+        BYTES_MAX, BatchVerdict, Broken, EVENTS_MAX, Gather, Piece, QueueId, RowPlace, Said,
         StatementPart, Ticket,
     };
+
+    /// Where the logs lie, as far as a process knows, and how one moves.
+    pub mod several {
+        pub use crate::log_map::KeepsMap;
+        pub use crate::several::backend::Several;
+        pub use crate::several::moving::{Fact, Goal, Loss, Step, most_complete, next_step};
+        pub use crate::several::route::{DatabasePart, Routes};
+    }
 }
 
 pub use audit::PostgresAudit;
@@ -52,4 +62,7 @@ pub use databases::blockers::Blocker;
 pub use databases::departure::{Departure, Ends, LogMark, Moved, NotClosed, Stand};
 pub use databases::relocation::{Compared, CopiedPage, CopyState, Relocation};
 pub use error::MOVED;
+pub use log_map::{
+    Arrival, DatabaseId, Held, HeldRow, Home, LogMap, MapCopy, Moving, NamedDatabase, RowMark,
+};
 pub use store::PostgresBackend;

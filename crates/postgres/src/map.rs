@@ -1,13 +1,10 @@
 //! The copy of the map of the logs that this database keeps: reads it, writes it, prints it.
 //!
 //! Invariant: a copy is written in one transaction, so that a reader finds a whole one. Not here: what a map is
-//! (`gesta_core::LogMap`), comparing the copies of several databases (`gesta-several`).
+//! (`log_map`), comparing the copies of several databases (`several`).
 
 use gesta_core::backend::WriterEpoch;
-use gesta_core::{
-    Arrival, DatabaseId, Error, Held, HeldRow, Home, Incarnation, LogId, LogMap, MapCopy, Moving,
-    NamedDatabase, Position, Result, RowMark,
-};
+use gesta_core::{Error, Incarnation, LogId, Position, Result};
 use gesta_sql::{position_from_sql, revision_from_sql, row_id_from_sql};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
@@ -15,6 +12,9 @@ use uuid::Uuid;
 
 use crate::connect::pool::{PooledReader, Read, ReadResult};
 use crate::error;
+use crate::log_map::{
+    Arrival, DatabaseId, Held, HeldRow, Home, LogMap, MapCopy, Moving, NamedDatabase, RowMark,
+};
 use crate::sql_numbers::{CLOSED, bound, log_number};
 
 const READ_MAP: &str = include_str!("../sql/read_map.sql");

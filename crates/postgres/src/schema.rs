@@ -5,10 +5,7 @@
 //! Without rights for DDL a store that exists works; a missing one is explained.
 
 use gesta_core::limits::LOGS_MAX;
-use gesta_core::{
-    Clock, DatabaseId, Error, ErrorKind, Incarnation, LogMap, MapCopy, NamedDatabase, Result,
-    SystemClock,
-};
+use gesta_core::{Clock, Error, ErrorKind, Incarnation, Result, SystemClock};
 use gesta_sql::{MOVED_AWAY, Migration, Migrations, Start, moved_away};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
@@ -18,6 +15,7 @@ use crate::config::Config;
 use crate::connect::connection::{Connection, Connector, Role};
 use crate::connect::history::lineage;
 use crate::error;
+use crate::log_map::{DatabaseId, LogMap, MapCopy, NamedDatabase};
 use crate::map;
 use crate::message::incarnation_payload;
 

@@ -12,8 +12,7 @@ use gesta_core::backend::{
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
-    Capabilities, ContentType, Error, ErrorKind, Held, HeldRow, KeepsMap, LogId, MapCopy, Position,
-    Result, StreamId, Visibility,
+    Capabilities, ContentType, Error, ErrorKind, LogId, Position, Result, StreamId, Visibility,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +29,7 @@ use crate::connect::history::lineage;
 use crate::connect::identity::Identity;
 use crate::connect::pool::Pool;
 use crate::error::{self, READ_ONLY};
+use crate::log_map::{Held, HeldRow, KeepsMap, MapCopy};
 use crate::map;
 use crate::map::{ReadHeld, ReadMap, Shows, SoughtRow};
 use crate::read::lookup::{List, Load, Lookup, ReadIds, ReadLogEnd, ReadLogEnds};

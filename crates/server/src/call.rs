@@ -135,7 +135,7 @@ impl Admitted {
             Poll::Ready(caller) => caller,
             // Until it is known who calls, the call takes nothing of what users need.
             Poll::Pending => {
-                let place = state.strangers.enter(&state.stranger(from))?;
+                let place = state.bounds.strangers.enter(&state.stranger(from))?;
                 tokio::select! {
                     biased;
                     caller = finding => caller,
@@ -166,15 +166,18 @@ impl Admitted {
     /// Makes a reservation of bytes for the call, which holds nothing yet.
     pub(crate) fn reservation(&self, state: &State) -> Reservation {
         let budget = match self.is_stranger {
-            true => &state.budget_of_strangers,
-            false => &state.budget,
+            true => &state.bounds.budget_of_strangers,
+            false => &state.bounds.budget,
         };
         budget.reservation(&self.holder)
     }
 
     /// Makes a reservation for what a subscriber holds.
     pub(crate) fn reservation_of_subscriptions(&self, state: &State) -> Reservation {
-        state.budget.reservation_of_subscriptions(&self.holder)
+        state
+            .bounds
+            .budget
+            .reservation_of_subscriptions(&self.holder)
     }
 
     /// Refuses an operation that the caller may not do now.
@@ -265,7 +268,7 @@ impl RequestPlace {
     /// Notes whose call it is.
     pub(crate) fn belong_to(&mut self, holder: &Holder, state: &State) {
         self.holder = Some(holder.clone());
-        self.paced = state.paces.of(holder);
+        self.paced = state.bounds.paces.of(holder);
     }
 
     /// Lets an answer keep the place until it is sent, also if it is a refusal. An answer without an end has a place

@@ -3,7 +3,8 @@
 //!
 //! Why there is no timer per request: at tens of thousands of requests a second it would cost more than it guards.
 //! Why answers are substituted: hyper answers a request that is not valid HTTP with an empty 400, 414 or 431, to which
-//! nothing can be added, but every error of this API is a problem document.
+//! nothing can be added, but every error of this API is a problem document (`docs/decisions/0029`). Invariant: nothing
+//! that a user has stored is taken for such an answer.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -255,6 +256,12 @@ impl<S: AsyncWrite + Unpin> Edge<S> {
         written
     }
 
+    /// Finds an empty error answer of hyper at the end of what is written.
+    fn bare_error(&self, buf: &[u8]) -> Option<BareError> {
+        let may_be = !self.activity.is_http2() && !self.activity.is_verbatim();
+        may_be.then(|| bare_error(buf)).flatten()
+    }
+
     fn write_substitute(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.substitute.is_empty() {
             let written = Pin::new(&mut self.socket).poll_write(cx, &self.substitute);
@@ -274,9 +281,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Edge<S> {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         ready!(self.write_substitute(cx))?;
-        let http2 = self.activity.http2.load(Relaxed);
-        let bare = if http2 { None } else { bare_error(buf) };
-        let part = match bare {
+        let part = match self.bare_error(buf) {
             None => buf,
             Some(error) if error.from > 0 => &buf[..error.from],
             Some(error) => {
@@ -304,8 +309,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Edge<S> {
         ready!(self.write_substitute(cx))?;
         let mut filled = bufs.iter().filter(|buf| !buf.is_empty());
         let last = filled.next_back();
-        let bare = || last.is_some_and(|buf| bare_error(buf).is_some());
-        if self.is_slow() || (!self.activity.http2.load(Relaxed) && bare()) {
+        let is_bare = |buf: &IoSlice<'_>| self.bare_error(buf).is_some();
+        if self.is_slow() || last.is_some_and(is_bare) {
             // One by one: rare, and the last one is seen again when its turn comes.
             let first = filled.next().or(last).map_or(&[][..], |buf| buf);
             return self.poll_write(cx, first);
@@ -340,7 +345,8 @@ struct BareError {
 const BARE_ERROR_BYTES_MAX: usize = 256;
 
 /// Finds an empty 4xx answer at the end of what is written. No answer of this server is empty, and its bodies cannot
-/// look like an empty answer: JSON has no line break inside a text, and nothing but texts could hold these lines.
+/// look like an empty answer: JSON has no line break inside a text, and nothing but texts could hold these lines. A
+/// copy of the store can, so nothing is looked for on a connection that has sent one.
 fn bare_error(buf: &[u8]) -> Option<BareError> {
     let body = buf.strip_suffix(b"\r\n\r\n")?;
     let from = body.len().saturating_sub(BARE_ERROR_BYTES_MAX);

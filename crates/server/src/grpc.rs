@@ -193,12 +193,12 @@ async fn admit(
     let enter = async {
         if PUBLIC.contains(&parts.uri.path()) {
             let admitted = Admitted::unasked(state, from);
-            return Ok((state.strangers.enter(admitted.holder())?, admitted));
+            return Ok((state.bounds.strangers.enter(admitted.holder())?, admitted));
         }
         let admitted = Admitted::of(state, &parts.headers, from).await?;
         // Before it is answered, which may last. What anybody may call proves nothing.
         activity.prove();
-        Ok((state.requests.enter(admitted.holder())?, admitted))
+        Ok((state.bounds.requests.enter(admitted.holder())?, admitted))
     };
     let entered: crate::shared::problem::Result<_> = enter.await;
     entered.map_err(|problem| refusal_of(&problem))

@@ -39,7 +39,7 @@ mod shared;
 mod state;
 mod tls;
 
-pub use config::{Config, Network, NoNetwork, NoOrigin, Origin};
+pub use config::Config;
 pub use prometheus_client::registry::Registry;
 pub use serve::{Bound, Handle, StartError, bind, start};
 pub use shared::maintainer::{Maintenance, OnProgress, VirtualStreamsCall};

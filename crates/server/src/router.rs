@@ -52,7 +52,7 @@ pub(crate) async fn answer(
     let mut place = RequestPlace::default();
     let answer = match verb {
         _ if let Err(problem) = check_frame(&state, &parts) => Err(problem),
-        None if let Some(answer) = cors::preflight(&state.config.cors_origins, route, &parts) => {
+        None if let Some(answer) = cors::preflight(&state.trusted.origins, route, &parts) => {
             Ok(answer)
         }
         Some(verb) => answer_call(call, verb, &mut body, &mut place).await,
@@ -80,7 +80,7 @@ pub(crate) async fn answer(
         may_last: route == Route::Backup,
     });
     place.keep_until_sent(&mut answer);
-    cors::allow(&state.config.cors_origins, &parts.headers, &mut answer);
+    cors::allow(&state.trusted.origins, &parts.headers, &mut answer);
     // A client that waits for leave to send its body is spared sending it.
     let waits = waits_for_leave(&parts.headers);
     // Proxies may have seen another end of a body whose coding is not known.
@@ -145,7 +145,7 @@ async fn answer_call(
         place.belong_to(call.holder(), call.state);
         // Metrics can be asked even when the server is full.
         if !call.route().is_probe() {
-            place.ticket = Some(call.state.requests.enter(call.holder())?);
+            place.ticket = Some(call.state.bounds.requests.enter(call.holder())?);
         }
     }
     let answering = async {

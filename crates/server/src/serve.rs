@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::call::Answer;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Trusted};
 use crate::edge::{Edge, Watch, WatchVerdict};
 use crate::http::groups;
 use crate::router;
@@ -93,6 +93,9 @@ pub enum StartError {
     /// The files of TLS cannot be used.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
+    /// A value of the configuration breaks a rule: its key, the rule and the value.
+    #[error("{0}")]
+    Config(String),
 }
 
 /// A running server. The handle is cheap to clone; dropping it does not stop the server.
@@ -115,6 +118,7 @@ impl std::fmt::Debug for Handle {
 /// A server that listens on its address already, though it answers nothing yet.
 pub struct Bound {
     config: Config,
+    trusted: Trusted,
     listener: TcpListener,
     address: SocketAddr,
     tls: Option<Arc<Tls>>,
@@ -140,11 +144,13 @@ impl std::fmt::Debug for Bound {
 /// [`Bound::serve`].
 ///
 /// # Errors
-/// [`StartError`] if the address is not allowed, the server cannot listen on it, or the files of TLS cannot be used.
+/// [`StartError`] if a value of the configuration breaks a rule, the address is not allowed, the server cannot listen
+/// on it, or the files of TLS cannot be used.
 ///
 /// # Cancel safety
 /// If the future is dropped, the address is free.
 pub async fn bind(config: Config) -> Result<Bound, StartError> {
+    let trusted = Trusted::of(&config).map_err(StartError::Config)?;
     let address = config.listen;
     let is_safe = config.requires_access && (config.tls.is_some() || config.behind_proxy);
     if !address.ip().is_loopback() && !config.insecure && !is_safe {
@@ -157,6 +163,7 @@ pub async fn bind(config: Config) -> Result<Bound, StartError> {
         address: listener.local_addr().map_err(refused)?,
         listener,
         config,
+        trusted,
         tls,
         backups: None,
         maintenance: None,
@@ -210,6 +217,7 @@ impl Bound {
             address: self.address,
             state: State::new(
                 self.config,
+                self.trusted,
                 self.tls,
                 store,
                 registry,
@@ -279,7 +287,7 @@ impl Handle {
         let connections = tokio::time::timeout(grace, self.connections.wait());
         let (_, connections) = tokio::join!(groups, connections);
         if connections.is_err() {
-            let left = self.state.connections.inside();
+            let left = self.state.bounds.connections.inside();
             tracing::warn!(
                 connections = left,
                 "closing connections that did not finish"
@@ -339,12 +347,12 @@ fn admit(socket: TcpStream, handle: &Handle, builder: &Arc<auto::Builder<TokioEx
     // Whose connection was closed already is counted nowhere.
     let Ok(from) = socket.peer_addr() else { return };
     let holder = handle.state.stranger(from.ip());
-    match handle.state.connections.enter(&holder) {
+    match handle.state.bounds.connections.enter(&holder) {
         Ok(ticket) => {
             let serving = serve(socket, own, builder, None, ticket);
             handle.connections.spawn(serving);
         }
-        Err(full) => match handle.state.reserve.enter(&holder) {
+        Err(full) => match handle.state.bounds.reserve.enter(&holder) {
             Ok(ticket) => {
                 let serving = serve_beyond(socket, own, builder, full, ticket);
                 handle.connections.spawn(serving);
@@ -502,7 +510,7 @@ async fn shake_hands(
     from: IpAddr,
     socket: TcpStream,
 ) -> Option<TlsStream<TcpStream>> {
-    let mut newcomer = state.handshakes.admit(from);
+    let mut newcomer = state.bounds.handshakes.admit(from);
     tokio::select! {
         stream = tokio::time::timeout(state.config.handshake_max, tls.accept(socket)) => stream.ok()?,
         () = newcomer.displaced() => {
@@ -539,7 +547,7 @@ async fn answer(
     full: Option<&Problem>,
 ) -> Answer {
     let shared = Arc::clone(&state);
-    let strangers = &shared.strangers;
+    let strangers = &shared.bounds.strangers;
     let mut answer = match full {
         None => router::answer(state, activity, from, request).await,
         Some(full) => router::answer_beyond(state, activity, from, request, full).await,
@@ -582,7 +590,7 @@ async fn converse<S>(
     let gave_way = ticket.gave_way();
     let activity = Arc::new(Activity::bounded(
         http2_streams_max(&state.config),
-        Arc::clone(&state.full_connections),
+        Arc::clone(&state.bounds.full_connections),
         ticket,
     ));
     let told = Once::new();
@@ -596,13 +604,16 @@ async fn converse<S>(
             });
         }
         async move {
-            let from = config::client(&state.config.trusted_proxies, from, request.headers());
+            let from = config::client(&state.trusted.proxies, from, request.headers());
             let mut answer = answer(state, &activity, from, request, full.as_deref()).await;
             answer.body_mut().guards().running = Some(running);
             Ok::<_, Infallible>(answer)
         }
     });
-    let heads = state.budget_of_strangers.reservation(&state.stranger(from));
+    let heads = state
+        .bounds
+        .budget_of_strangers
+        .reservation(&state.stranger(from));
     let io = TokioIo::new(Edge::new(socket, activity.clone()).counting(heads));
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
     let mut watch = Watch::new(activity.clone(), Instant::now());

@@ -1,41 +1,34 @@
 //! The state that all requests share.
 
+mod bounds;
+
 use std::fs::File;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use gesta_access::Access;
 use gesta_core::EventStore;
-use gesta_core::newcomers::Newcomers;
-use gesta_core::shares::{Holder, Load};
+use gesta_core::shares::Holder;
 use gesta_groups::Groups;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::config::Config;
-use crate::shared::appends::Appends;
-use crate::shared::body::Budget;
+use self::bounds::Bounds;
+use crate::config::{Config, Trusted};
 use crate::shared::fanout::EncodedEvents;
-use crate::shared::gate::{Gate, Ticket};
+use crate::shared::gate::Ticket;
 use crate::shared::maintainer::{Maintainer, Maintenance};
 use crate::shared::metrics::{InFlight, Metrics};
-use crate::shared::pace::Paces;
-use crate::shared::patterns::Patterns;
 use crate::shared::placement::{Cluster, host_and_port};
 use crate::shared::problem::Result;
 use crate::shared::readiness::Readiness;
 use crate::shared::request_log::RequestLog;
 use crate::shared::scavenges::Scavenges;
 use crate::tls::Tls;
-
-/// Fewest requests at once of callers who have not proved who they are that are taken.
-const STRANGERS_MIN: usize = 16;
-/// Most connections beyond the maximum at once.
-const RESERVE_CONNECTIONS: usize = 16;
 
 /// Makes copies of the store that is served.
 pub trait BackupSource: Send + Sync {
@@ -51,36 +44,13 @@ pub trait BackupSource: Send + Sync {
 }
 
 /// The state that all requests share.
-///
-/// It has more fields than most structs: each is a bound, a part or a service with a type of its own, and a request
-/// gets all of them together.
 pub(crate) struct State {
     pub(crate) config: Config,
+    pub(crate) trusted: Trusted,
     pub(crate) store: Arc<dyn EventStore>,
-    pub(crate) connections: Gate,
-    /// Number of connections that have as many calls in flight as they may have.
-    pub(crate) full_connections: Arc<AtomicUsize>,
-    /// Connections beyond the maximum. Only probes are answered on them.
-    pub(crate) reserve: Gate,
+    pub(crate) bounds: Bounds,
     /// TLS, if the server speaks it.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// Connections whose TLS handshake has not ended.
-    pub(crate) handshakes: Arc<Newcomers>,
-    pub(crate) requests: Gate,
-    /// Requests of callers of whom it is not known who they are, by address: those that wait until it is known, those
-    /// that anybody may make, and those that were refused. They take nothing of what users need.
-    pub(crate) strangers: Gate,
-    pub(crate) subscriptions: Gate,
-    /// Turns for reading pages. How many reads wait is bounded by `requests`.
-    pub(crate) reads: Gate,
-    /// Turns for what is handed to the store to be appended. A caller who appends very much waits here, and not where
-    /// the appends of all others stand behind.
-    pub(crate) appends: Appends,
-    pub(crate) budget: Budget,
-    /// Bytes of the heads and bodies of callers of whom it is not known who they are.
-    pub(crate) budget_of_strangers: Budget,
-    pub(crate) patterns: Patterns,
-    pub(crate) paces: Paces,
     pub(crate) metrics: Metrics,
     pub(crate) request_log: RequestLog,
     pub(crate) encoded: EncodedEvents,
@@ -115,6 +85,7 @@ pub(crate) struct Beside {
 impl State {
     pub(crate) fn new(
         config: Config,
+        trusted: Trusted,
         tls: Option<Arc<Tls>>,
         store: Arc<dyn EventStore>,
         registry: Registry,
@@ -129,23 +100,8 @@ impl State {
         } = beside;
         Arc::new(Self {
             store,
-            full_connections: Arc::default(),
-            connections: Gate::new("connections", config.connections_max),
-            reserve: Gate::new("connections beyond the maximum", RESERVE_CONNECTIONS),
+            bounds: Bounds::new(&config),
             tls,
-            handshakes: Newcomers::new(config.handshakes_max, config.handshakes_max.div_ceil(2)),
-            requests: Gate::new("requests", config.requests_in_flight_max),
-            strangers: Gate::new(
-                "requests of callers who have not proved who they are",
-                (config.requests_in_flight_max / 8).max(STRANGERS_MIN),
-            ),
-            subscriptions: Gate::new("subscriptions", config.subscriptions_max),
-            reads: Gate::new("reads", config.reads_in_flight_max),
-            appends: Appends::new(),
-            budget: Budget::new(config.bytes_in_flight_max),
-            budget_of_strangers: Budget::new(config.bytes_in_flight_max / 16),
-            patterns: Patterns::default(),
-            paces: Paces::default(),
             metrics: Metrics::new(registry),
             request_log: RequestLog::new(config.slow_request),
             encoded: EncodedEvents::default(),
@@ -159,6 +115,7 @@ impl State {
             access,
             stopping: CancellationToken::new(),
             config,
+            trusted,
         })
     }
 
@@ -185,22 +142,7 @@ impl State {
 
     /// Waits for a caller's turn to read a page.
     pub(crate) async fn turn_to_read(&self, holder: &Holder) -> Ticket {
-        self.reads.turn(holder).await
-    }
-
-    /// Returns what is held of all that callers use together, by the name under which metrics show it.
-    fn loads(&self) -> [(&'static str, Load); 9] {
-        [
-            ("connections", self.connections.load()),
-            ("requests", self.requests.load()),
-            ("requests_of_strangers", self.strangers.load()),
-            ("subscriptions", self.subscriptions.load()),
-            ("reads", self.reads.load()),
-            ("appends", self.appends.load()),
-            ("patterns", self.patterns.load()),
-            ("bytes", self.budget.load()),
-            ("bytes_of_strangers", self.budget_of_strangers.load()),
-        ]
+        self.bounds.reads.turn(holder).await
     }
 
     /// Returns host and port at which clients reach a node of the cluster, if it has told them.
@@ -211,13 +153,14 @@ impl State {
     }
 
     pub(crate) fn in_flight(&self) -> InFlight {
+        let bounds = &self.bounds;
         InFlight {
-            connections: self.connections.inside(),
-            full_connections: self.full_connections.load(Ordering::Relaxed),
-            requests: self.requests.inside(),
-            subscriptions: self.subscriptions.inside(),
-            bytes: self.budget.load().taken,
-            shares: self.loads(),
+            connections: bounds.connections.inside(),
+            full_connections: bounds.full_connections.load(Ordering::Relaxed),
+            requests: bounds.requests.inside(),
+            subscriptions: bounds.subscriptions.inside(),
+            bytes: bounds.budget.load().taken,
+            shares: bounds.loads(),
             groups: self.groups.load(),
             groups_halted: self.groups.halted(),
             group_counts: self.groups.totals(),

@@ -81,7 +81,7 @@ impl Store {
                 Error::corrupt(format!("the store claims to have {logs} logs")).during("open"),
             );
         }
-        let idempotency = config.append.idempotency;
+        let idempotency = config.append.idempotency();
         let hub = Hub::start(Arc::clone(&backend), config.tail, Arc::clone(&clock));
         let virtual_streams = VirtualStreams::new(&backend, config.virtual_streams);
         let indexing = virtual_streams.as_ref().map(Indexing::start);

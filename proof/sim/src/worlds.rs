@@ -10,11 +10,13 @@ pub mod pipeline;
 use crate::driver::World;
 
 /// All worlds.
-pub static ALL: [&World; 4] = [
+pub static ALL: [&World; 6] = [
     &pipeline::WORLD,
     &link::WORLD,
     &membership::WORLD,
     &groups::WORLD,
+    &moves::WORLD,
+    &gather::WORLD,
 ];
 
 /// Returns the world with this name.

@@ -443,11 +443,11 @@ async fn the_password_of_a_disabled_user_is_compared_once() {
         }
     })
     .await;
-    let before = world.access.shared.known_passwords();
+    let before = world.access.shared.logins.known();
     for _ in 0..3 {
         assert!(is_unauthenticated(
             world.try_login("gone", "password of gone").await
         ));
     }
-    assert_eq!(world.access.shared.known_passwords(), before + 1);
+    assert_eq!(world.access.shared.logins.known(), before + 1);
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use gesta_core::backend::LogEnd;
 use gesta_core::{LastingFault, LogId, Position, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use super::Now;
 
@@ -23,7 +24,8 @@ const LEAP_MAX: Duration = Duration::from_secs(366 * 86_400);
 const TOLD_FROM: Duration = Duration::from_secs(10);
 
 /// What is done about a clock that is not plausible.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ClockPolicy {
     /// Appends are refused while the clock is more than 5 minutes ahead of the database's, or, where the database has
     /// no clock, more than 366 days ahead of the newest event.

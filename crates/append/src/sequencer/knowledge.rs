@@ -93,14 +93,14 @@ impl Knowledge {
         let names = Names::new(config.names_max, config.names_listed_after);
         Self {
             heads: Heads::new(config.streams_cached_max, names),
-            ages: Ages::new(config.idempotency.time),
-            window: WindowIds::new(config.idempotency, Position::START),
+            ages: Ages::new(config.idempotency_time),
+            window: WindowIds::new(config.idempotency(), Position::START),
             newest: NewestEvents::new(Bounds {
                 events_max: config.newest_events_max,
                 bytes_max: config.newest_bytes_max,
             }),
-            window_positions: config.idempotency.positions,
-            window_time: config.idempotency.time,
+            window_positions: config.idempotency_positions,
+            window_time: config.idempotency_time,
             looked_up: 0,
             is_backfilling: false,
         }
@@ -409,7 +409,7 @@ impl Knowledge {
     pub(crate) fn forget(&mut self, config: &Config, end: LogEnd, now: Now) {
         self.heads.clear();
         self.ages.begin(end.created, now);
-        self.window = WindowIds::new(config.idempotency, end.position);
+        self.window = WindowIds::new(config.idempotency(), end.position);
         self.newest.forget(end.position);
         self.looked_up = 0;
         self.is_backfilling = false;

@@ -29,7 +29,7 @@ impl<T> Sequencer<T> {
         if self.knowledge.begins_backfill() {
             self.reads.backfill();
         }
-        let (knowledge, window) = (&self.knowledge, self.setting.config.idempotency);
+        let (knowledge, window) = (&self.knowledge, self.setting.config.idempotency());
         let time = (now.moment, knowledge.time_of_window(now.moment));
         let end = knowledge.ids_known_after();
         let older = |start| knowledge.older_ids(start);

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use gesta_core::units::Span;
 
 use super::Confirm;
-use crate::units::Span;
 
 /// When callers of a server must say who they are.
 #[derive(

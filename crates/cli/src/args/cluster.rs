@@ -2,9 +2,9 @@
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
+use gesta_core::units::Span;
 
 use super::values::number;
-use crate::units::Span;
 
 /// `gesta cluster …`.
 #[derive(Clone, Debug, Subcommand)]

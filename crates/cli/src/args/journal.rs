@@ -2,9 +2,8 @@
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use gesta_core::units::Span;
 use gesta_import::{Kind, NameRule};
-
-use crate::units::Span;
 
 /// `gesta import`.
 #[derive(Debug, Args)]

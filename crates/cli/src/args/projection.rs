@@ -3,10 +3,10 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use gesta_core::Checkpoint;
+use gesta_core::units::Span;
 
 use super::Confirm;
 use super::values::{checkpoint, number};
-use crate::units::Span;
 
 const ABOUT_PROJECTIONS: &str = "A projection is a read model that a process of yours keeps; its state lies beside its rows, in the database of the \
     read model. These commands look there, and steer whichever process runs it. NAME is that of the projection: its \

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use gesta_core::units::Span;
 
 use super::AccessMode;
-use crate::units::Span;
 
 /// `gesta serve`.
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gesta_access::{Access, Accounts, Config as AccessConfig, Mode};
+use gesta_access::{Access, Accounts, Mode};
 use gesta_core::EventStore;
 
 use super::client;
@@ -63,16 +63,7 @@ pub(super) async fn start(
         true => Mode::On,
         false => Mode::Auto,
     };
-    let access = Access::start(
-        Arc::clone(store),
-        AccessConfig {
-            mode,
-            user_calls_max: config.server.user_calls_max,
-            user_bytes_per_second: u64::try_from(config.server.user_bytes_per_second.0)
-                .unwrap_or(u64::MAX),
-            ..AccessConfig::default()
-        },
-    );
+    let access = Access::start(Arc::clone(store), config.server.access(mode));
     if tokio::time::timeout(LOAD_MAX, access.loaded())
         .await
         .is_err()

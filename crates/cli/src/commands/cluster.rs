@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use gesta::Database;
 use gesta_core::LogId;
 use gesta_core::registry::{ClusterVersion, LeaseRow, Look, NodeRow, NodeState, Registry};
+use gesta_core::units::Span;
 use serde_json::json;
 
 use self::show::{name, named};
@@ -23,7 +24,6 @@ use crate::args::{ClusterCommand, ClusterDrain, ClusterMove, ClusterPin};
 use crate::config::Config;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::{Output, ProgressLine, count, counted};
-use crate::units::Span;
 
 /// The pause between two looks at something that is waited for.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);

@@ -61,7 +61,7 @@ pub(super) async fn prepare(config: &Config) -> Outcome<Option<Prepared>> {
     let options = |address: &str| -> gesta_core::Result<gesta::NodeOptions> {
         let options = gesta::NodeOptions {
             weight: cluster.weight,
-            give_up_after: config.append.give_up_after.0,
+            give_up_after: config.append.give_up_after,
             ..gesta::NodeOptions::new(address, &secret)?
         };
         options.check().map(|()| options)

@@ -10,9 +10,9 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
 use gesta::metrics::{ClusterMetrics, PipelineMetrics};
 use gesta_access::Access;
+use gesta_core::units::Span;
 use gesta_core::{
-    Clock, ErrorKind, EventStore, HostPort, IdempotencyWindow, LastingFault, StoreInfo,
-    SystemClock, warn_once,
+    Clock, ErrorKind, EventStore, HostPort, LastingFault, StoreInfo, SystemClock, warn_once,
 };
 use gesta_server::StartError;
 use prometheus_client::metrics::family::Family;
@@ -26,14 +26,13 @@ use super::supervisor::{Supervisor, look_at};
 use super::{access, open_files, tls};
 use crate::args::{Global, Serve};
 use crate::config::{
-    ClockPolicy, ClusterFlags, Config, DEFAULT_STORE, FILE_VARIABLE, Flags, Layers, LogFlags,
-    ServerFlags, TlsFlags, text_of, variables,
+    ClusterFlags, Config, DEFAULT_STORE, FILE_VARIABLE, Flags, Layers, LogFlags, ServerFlags,
+    TlsFlags, text_of, variables,
 };
 use crate::exit::{Code, Failure, Outcome};
 use crate::named_store::{self, Named};
 use crate::private_file;
 use crate::process::ProcessMetrics;
-use crate::units::Span;
 use crate::version;
 
 /// A node that has beaten in the last minute is taken for alive when a server warns that it is no node.
@@ -68,7 +67,7 @@ pub(super) async fn run(global: Global, serve: Serve, store_file: Option<PathBuf
     config.server.connections_max = open_files::fitting(config.server.connections_max);
     let tls = tls::files(&config.tls, listen, advertised.as_ref())?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let bound = gesta_server::bind(server_config(&config, listen, advertised.clone(), tls)?).await;
+    let bound = gesta_server::bind(server_config(&config, listen, advertised.clone(), tls)).await;
     let bound = match bound {
         Ok(bound) => bound,
         Err(error) => return Err(cannot_listen(&error).await),
@@ -245,7 +244,9 @@ fn stopped_at_once() -> Failure {
 /// never work are wrong usage, which nobody tries again.
 async fn cannot_listen(error: &StartError) -> Failure {
     match error {
-        StartError::NotLoopback(_) | StartError::Tls(_) => Failure::usage(error.to_string()),
+        StartError::NotLoopback(_) | StartError::Tls(_) | StartError::Config(_) => {
+            Failure::usage(error.to_string())
+        }
         StartError::Listen { source, address }
             if source.kind() == std::io::ErrorKind::AddrInUse =>
         {
@@ -392,29 +393,8 @@ fn advertised(config: &Config) -> Outcome<Option<HostPort>> {
 }
 
 fn options(config: &Config) -> gesta::Options {
-    let append = &config.append;
-    let append = gesta::AppendConfig {
-        batch_events_max: append.batch_events_max,
-        batch_bytes_max: append.batch_bytes_max.0,
-        queue_events_max: append.queue_events_max,
-        queue_bytes_max: append.queue_bytes_max.0,
-        streams_cached_max: append.streams_cached_max,
-        names_max: append.names_max,
-        names_listed_after: append.names_listed_after,
-        give_up_after: append.give_up_after.0,
-        idempotency: IdempotencyWindow {
-            time: append.idempotency_time.0,
-            positions: append.idempotency_positions,
-        },
-        clock: match append.clock {
-            ClockPolicy::Checked => gesta::ClockPolicy::Checked,
-            ClockPolicy::Accepted => gesta::ClockPolicy::Accepted,
-            ClockPolicy::SetBack => gesta::ClockPolicy::SetBack,
-        },
-        ..gesta::AppendConfig::default()
-    };
     gesta::Options::creating().config(gesta::Config {
-        append,
+        append: config.append.clone(),
         ..gesta::Config::default()
     })
 }
@@ -424,51 +404,17 @@ fn server_config(
     listen: SocketAddr,
     advertise: Option<HostPort>,
     tls: Option<gesta_server::TlsFiles>,
-) -> Outcome<gesta_server::Config> {
-    let server = &config.server;
-    let mut groups = gesta_server::Config::default().groups;
-    groups.running_max = config.groups.running_max;
-    groups.held_bytes_max = config.groups.held_bytes_max.0;
-    groups.group_bytes_max = config.groups.group_bytes_max.0;
-    groups.idle_max = config.groups.idle_max.0;
-    let origins = server.cors_origins.split_whitespace();
-    let origins = origins.map(str::parse::<gesta_server::Origin>);
-    let cors_origins: Result<_, _> = origins.collect();
-    let cors_origins =
-        cors_origins.map_err(|error| Failure::usage(format!("server.cors_origins {error}")))?;
-    let proxies = server.trusted_proxies.split_whitespace();
-    let proxies = proxies.map(str::parse::<gesta_server::Network>);
-    let trusted_proxies: Result<_, _> = proxies.collect();
-    let trusted_proxies = trusted_proxies
-        .map_err(|error| Failure::usage(format!("server.trusted_proxies {error}")))?;
-    Ok(gesta_server::Config {
-        groups,
+) -> gesta_server::Config {
+    gesta_server::Config {
         listen,
         advertise,
         insecure: config.insecure,
         behind_proxy: config.behind_proxy,
         requires_access: access::is_required(config, listen),
         tls,
-        handshake_max: server.handshake_max.0,
-        handshakes_max: server.handshakes_max,
-        connections_max: server.connections_max,
-        requests_in_flight_max: server.requests_in_flight_max,
-        subscriptions_max: server.subscriptions_max,
-        reads_in_flight_max: server.reads_in_flight_max,
-        body_bytes_max: server.body_bytes_max.0,
-        bytes_in_flight_max: server.bytes_in_flight_max.0,
-        head_read_max: server.head_read_max.0,
-        body_read_max: server.body_read_max.0,
-        write_stall_max: server.write_stall_max.0,
-        slow_reader_bytes_per_second: server.slow_reader_bytes_per_second,
-        slow_reader_window: server.slow_reader_window.0,
-        idle_max: server.idle_max.0,
-        slow_request: server.slow_request.0,
-        heartbeat: server.heartbeat.0,
-        shutdown_grace: server.shutdown_grace.0,
-        cors_origins,
-        trusted_proxies,
-    })
+        groups: config.groups.clone(),
+        ..config.server.clone()
+    }
 }
 
 /// Writes to the log what runs and where.

@@ -3,23 +3,23 @@
 //!
 //! Why: a commit costs the same whether it stores the events of one log or of sixteen. So the logs of a process share a
 //! connection, and what they submit while statements are under way leaves together (decision 0016). Pure: no tasks, no
-//! connection, the clock is passed in. A *lane* holds the unanswered batches of one log, in the order in which they
-//! were submitted; a *statement* is what one statement carries. Each lane is a chain of its own: a statement holds for
+//! connection, the clock is passed in. A *queue* holds the unanswered batches of one log, in the order in which they
+//! were submitted; a *statement* is what one statement carries. Each queue is a chain of its own: a statement holds for
 //! each log batches that follow one another, and the database stores them all, or none of them.
 //!
 //! Invariants:
 //! * While nothing is under way, nothing waits.
-//! * The batches of a lane that are under way are chained to each other, and are first sent in the order of submission;
+//! * The batches of a queue that are under way are chained to each other, and are first sent in the order of submission;
 //!   a batch that is not chained to the one before it waits until that one is answered.
 //! * Every batch gets one verdict, and after it is never sent again. A batch that is sent again was not stored.
 //! * A batch is answered with an error of the database only if it was alone in its statement, or if the error tells
 //!   nothing about what the statement contains (`Failed`).
-//! * What waits is sent at the latest after as many statements as there are lanes.
+//! * What waits is sent at the latest after as many statements as there are queues.
 //!
-//! Not here: one lane (`lane`), when a small statement is worth sending (`gesta_core::pace`), the connection
+//! Not here: one queue (`queue`), when a small statement is worth sending (`gesta_core::pace`), the connection
 //! (`sharing`).
 
-mod lane;
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, VecDeque};
 use gesta_core::backend::WriterEpoch;
 use gesta_core::{LogId, Moment, Position};
 
-use crate::append::gather::lane::Lane;
+use crate::append::gather::queue::Queue;
 use gesta_core::pace::Pace;
 
 /// The most events of one statement: about 15 ms of work near the database, and as much as can be gained by gathering.
@@ -42,9 +42,9 @@ const NEAR_UNDER_WAY_MAX: usize = 2;
 /// The most statements of full size under way where a statement travels for longer than the database works on it.
 const FAR_UNDER_WAY_MAX: usize = 4;
 
-/// Identifies the lane of a handle.
+/// Identifies the queue of a handle.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LaneId(u64);
+pub struct QueueId(u64);
 
 /// Identifies a batch that was submitted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -109,7 +109,7 @@ pub struct Broken;
 /// The unanswered batches of a connection.
 #[derive(Debug)]
 pub struct Gather<T> {
-    lanes: BTreeMap<LaneId, Lane<T>>,
+    queues: BTreeMap<QueueId, Queue<T>>,
     /// The statements without an answer, oldest first.
     under_way: VecDeque<Statement>,
     pace: Pace,
@@ -125,12 +125,12 @@ struct Statement {
     /// How many statements were under way when it was sent, itself included.
     queue: usize,
     size: usize,
-    parts: Vec<(LaneId, Vec<Ticket>)>,
+    parts: Vec<(QueueId, Vec<Ticket>)>,
 }
 
-/// The batches of a lane that the next statement would hold: `count` batches from index `first` on.
+/// The batches of a queue that the next statement would hold: `count` batches from index `first` on.
 struct Choice {
-    lane: LaneId,
+    queue: QueueId,
     first: usize,
     count: usize,
 }
@@ -173,7 +173,7 @@ impl<T: Clone> Gather<T> {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            lanes: BTreeMap::new(),
+            queues: BTreeMap::new(),
             under_way: VecDeque::new(),
             pace: Pace::default(),
             tickets: 0,
@@ -181,36 +181,36 @@ impl<T: Clone> Gather<T> {
         }
     }
 
-    /// Opens a lane. Returns `None` if the log has a lane: two lanes would be two writers, which need two connections.
-    pub fn open(&mut self, log: LogId) -> Option<LaneId> {
-        if self.lanes.values().any(|lane| lane.log == log) {
+    /// Opens a queue. Returns `None` if the log has a queue: two queues would be two writers, which need two connections.
+    pub fn open(&mut self, log: LogId) -> Option<QueueId> {
+        if self.queues.values().any(|queue| queue.log == log) {
             return None;
         }
         self.tickets += 1;
-        let id = LaneId(self.tickets);
-        self.lanes.insert(id, Lane::new(log));
+        let id = QueueId(self.tickets);
+        self.queues.insert(id, Queue::new(log));
         Some(id)
     }
 
-    /// Closes a lane. Its batches that are not under way are withdrawn and returned, since no caller waits for them.
-    pub fn close(&mut self, id: LaneId) -> Vec<Ticket> {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+    /// Closes a queue. Its batches that are not under way are withdrawn and returned, since no caller waits for them.
+    pub fn close(&mut self, id: QueueId) -> Vec<Ticket> {
+        let Some(queue) = self.queues.get_mut(&id) else {
             return Vec::new();
         };
-        let withdrawn = lane.close();
-        if lane.is_over() {
-            self.lanes.remove(&id);
+        let withdrawn = queue.close();
+        if queue.is_over() {
+            self.queues.remove(&id);
         }
         withdrawn
     }
 
     /// Takes a batch. After a batch was not stored, the caller must not decide again before all that it has submitted
     /// is answered: two batches of one epoch at one place could not be told apart.
-    pub fn submit(&mut self, lane: LaneId, piece: Piece<T>) -> Ticket {
+    pub fn submit(&mut self, queue: QueueId, piece: Piece<T>) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.push(ticket, piece);
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.push(ticket, piece);
         }
         ticket
     }
@@ -234,11 +234,12 @@ impl<T: Clone> Gather<T> {
         };
         let mut parts = Vec::with_capacity(chosen.choices.len());
         let mut choices = chosen.choices;
-        choices.sort_unstable_by_key(|choice| self.lanes.get(&choice.lane).map(|lane| lane.log));
+        choices
+            .sort_unstable_by_key(|choice| self.queues.get(&choice.queue).map(|queue| queue.log));
         for choice in choices {
-            if let Some(lane) = self.lanes.get_mut(&choice.lane) {
-                let (tickets, part) = lane.send(choice.first, choice.count, number);
-                statement.parts.push((choice.lane, tickets));
+            if let Some(queue) = self.queues.get_mut(&choice.queue) {
+                let (tickets, part) = queue.send(choice.first, choice.count, number);
+                statement.parts.push((choice.queue, tickets));
                 parts.push(part);
             }
         }
@@ -265,22 +266,22 @@ impl<T: Clone> Gather<T> {
         };
         let mut verdicts = Vec::new();
         for (index, (id, tickets)) in statement.parts.iter().enumerate() {
-            let Some(lane) = self.lanes.get_mut(id) else {
+            let Some(queue) = self.queues.get_mut(id) else {
                 continue;
             };
             match said {
                 Said::Executed(good) if good.get(index) == Some(&true) => {
-                    lane.commit(tickets, &mut verdicts)?;
+                    queue.commit(tickets, &mut verdicts)?;
                 }
-                Said::Executed(_) => lane.miss(tickets, statement.number, &mut verdicts),
-                Said::Collided if is_alone => lane.miss(tickets, statement.number, &mut verdicts),
-                Said::Collided => lane.collide(tickets, &mut verdicts),
-                Said::Refused if is_alone => lane.refuse(tickets, &mut verdicts),
-                Said::Refused => lane.part(tickets, &mut verdicts),
-                Said::Failed => lane.fail(tickets, &mut verdicts),
+                Said::Executed(_) => queue.miss(tickets, statement.number, &mut verdicts),
+                Said::Collided if is_alone => queue.miss(tickets, statement.number, &mut verdicts),
+                Said::Collided => queue.collide(tickets, &mut verdicts),
+                Said::Refused if is_alone => queue.refuse(tickets, &mut verdicts),
+                Said::Refused => queue.part(tickets, &mut verdicts),
+                Said::Failed => queue.fail(tickets, &mut verdicts),
             }
-            if lane.is_over() {
-                self.lanes.remove(id);
+            if queue.is_over() {
+                self.queues.remove(id);
             }
         }
         Ok(verdicts)
@@ -289,32 +290,32 @@ impl<T: Clone> Gather<T> {
     /// Ends everything. Returns the batches that have no verdict yet.
     pub fn end(&mut self) -> Vec<Ticket> {
         self.under_way.clear();
-        let lanes = std::mem::take(&mut self.lanes);
-        lanes.into_values().flat_map(Lane::into_tickets).collect()
+        let queues = std::mem::take(&mut self.queues);
+        queues.into_values().flat_map(Queue::into_tickets).collect()
     }
 
-    /// Chooses one batch of each lane, then more of the same lanes, as long as they fit. The lane that was served least
+    /// Chooses one batch of each queue, then more of the same queues, as long as they fit. The queue that was served least
     /// recently comes first, so it does not wait for one that submits more.
     fn choose(&self) -> Chosen {
         let mut waiting: Vec<_> = self
-            .lanes
+            .queues
             .iter()
-            .filter_map(|(id, lane)| lane.first_to_send().map(|first| (*id, lane, first)))
+            .filter_map(|(id, queue)| queue.first_to_send().map(|first| (*id, queue, first)))
             .collect();
-        waiting.sort_unstable_by_key(|(_, lane, first)| (lane.served, lane.ticket(*first)));
+        waiting.sort_unstable_by_key(|(_, queue, first)| (queue.served, queue.ticket(*first)));
         let mut chosen = Chosen::default();
-        for (id, lane, first) in waiting {
-            let alone = lane.goes_alone(first);
+        for (id, queue, first) in waiting {
+            let alone = queue.goes_alone(first);
             if alone && !chosen.choices.is_empty() {
                 chosen.is_full = true;
                 continue;
             }
-            let Some(piece) = lane.piece(first).filter(|piece| chosen.fits(piece)) else {
+            let Some(piece) = queue.piece(first).filter(|piece| chosen.fits(piece)) else {
                 continue;
             };
             chosen.count(piece);
             chosen.choices.push(Choice {
-                lane: id,
+                queue: id,
                 first,
                 count: 1,
             });
@@ -326,14 +327,21 @@ impl<T: Clone> Gather<T> {
         chosen
     }
 
-    /// Adds batches that follow the chosen ones, one of each lane in turn.
+    /// Adds batches that follow the chosen ones, one of each queue in turn.
     fn choose_more(&self, chosen: &mut Chosen) {
         loop {
             let before = chosen.events + chosen.size;
             for index in 0..chosen.choices.len() {
-                let Choice { lane, first, count } = &chosen.choices[index];
+                let Choice {
+                    queue,
+                    first,
+                    count,
+                } = &chosen.choices[index];
                 let next = first + count;
-                let piece = self.lanes.get(lane).and_then(|lane| lane.follower(next));
+                let piece = self
+                    .queues
+                    .get(queue)
+                    .and_then(|queue| queue.follower(next));
                 if let Some(piece) = piece.filter(|piece| chosen.fits(piece)) {
                     chosen.count(piece);
                     chosen.choices[index].count += 1;

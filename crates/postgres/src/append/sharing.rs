@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::append::appender::{Appender, Judged};
-use crate::append::gather::{BatchVerdict, Gather, LaneId, Piece, Said, Ticket};
+use crate::append::gather::{BatchVerdict, Gather, Piece, QueueId, Said, Ticket};
 use crate::append::prepared::Prepared;
 use crate::error::{self, Class};
 
@@ -46,9 +46,9 @@ struct SharingState {
 
 /// The place of one log on a shared connection. Dropping it withdraws the batches that were not sent.
 #[derive(Debug)]
-pub(crate) struct SharedLane {
+pub(crate) struct SharedQueue {
     sharing: Arc<Sharing>,
-    lane: LaneId,
+    queue: QueueId,
 }
 
 impl Sharing {
@@ -69,13 +69,13 @@ impl Sharing {
     }
 
     /// Returns a place for this log. Returns `None` if the log has one, or if the connection must be discarded.
-    pub(crate) fn open_lane(self: &Arc<Self>, log: LogId) -> Option<SharedLane> {
+    pub(crate) fn open_queue(self: &Arc<Self>, log: LogId) -> Option<SharedQueue> {
         if self.is_lost() {
             return None;
         }
-        let lane = self.state().gather.open(log)?;
+        let queue = self.state().gather.open(log)?;
         let sharing = Arc::clone(self);
-        Some(SharedLane { sharing, lane })
+        Some(SharedQueue { sharing, queue })
     }
 
     /// Tells whether the connection must be discarded.
@@ -159,7 +159,7 @@ impl Sharing {
     }
 }
 
-impl SharedLane {
+impl SharedQueue {
     /// Takes a batch. It is sent at once, or when other statements that are under way have been answered.
     pub(crate) fn submit(&self, batch: Arc<Prepared>) -> BoxFuture<'static, BatchOutcome> {
         let (told, outcome) = oneshot::channel();
@@ -172,7 +172,7 @@ impl SharedLane {
         if let Some(reason) = doubt {
             return std::future::ready(unknown(reason)).boxed();
         }
-        let ticket = state.gather.submit(self.lane, piece);
+        let ticket = state.gather.submit(self.queue, piece);
         state.waiting.insert(ticket, told);
         drop(state);
         self.sharing.send();
@@ -182,10 +182,10 @@ impl SharedLane {
     }
 }
 
-impl Drop for SharedLane {
+impl Drop for SharedQueue {
     fn drop(&mut self) {
         let mut state = self.sharing.state();
-        for ticket in state.gather.close(self.lane) {
+        for ticket in state.gather.close(self.queue) {
             state.waiting.remove(&ticket);
         }
     }

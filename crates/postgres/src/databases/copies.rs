@@ -5,13 +5,14 @@
 //! scavenged that revision of that stream. Not here: copying (`relocation`).
 
 use gesta_core::backend::WriterEpoch;
-use gesta_core::{LogId, Position, Result, RowMark};
+use gesta_core::{LogId, Position, Result};
 use gesta_sql::position_from_sql;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 
 use crate::connect::pool::ReadError;
 use crate::error;
+use crate::log_map::RowMark;
 use crate::map;
 use crate::map::SoughtRow;
 use crate::sql_numbers::{CLOSED, bound, log_number};

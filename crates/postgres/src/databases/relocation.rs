@@ -8,12 +8,10 @@
 //! the map until it commits; rows are copied byte for byte, and the names of a page with its events; a page is copied
 //! whole or not at all, and only into a log that is closed; a row is compared by its position and its writer, never by
 //! its position alone; one process at a time moves logs of a store, and one that has died counts until its sessions
-//! have ended. Not here: the order of the steps (`gesta_several::moving`).
+//! have ended. Not here: the order of the steps (`several::moving`).
 
 use futures::{SinkExt, TryStreamExt};
-use gesta_core::{
-    Error, ErrorKind, Held, HeldRow, LogId, LogMap, MapCopy, Position, Result, RowMark,
-};
+use gesta_core::{Error, ErrorKind, LogId, Position, Result};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
@@ -24,6 +22,7 @@ use crate::connect::pool::ReadResult;
 use crate::databases::copies;
 use crate::databases::copies::{COMPARED_ROWS, CopiedRow};
 use crate::error;
+use crate::log_map::{Held, HeldRow, LogMap, MapCopy, RowMark};
 use crate::map;
 use crate::map::SoughtRow;
 use crate::schema;

@@ -11,7 +11,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The addresses of a network, as `10.0.0.0/8`; an address alone is a network of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Network {
+pub(crate) struct Network {
     address: IpAddr,
     bits: u8,
 }
@@ -19,7 +19,7 @@ pub struct Network {
 /// The text names no network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("must be an address, or a network as 10.0.0.0/8 or 2001:db8::/32, found {0:?}")]
-pub struct NoNetwork(String);
+pub(crate) struct NoNetwork(String);
 
 impl FromStr for Network {
     type Err = NoNetwork;
@@ -54,8 +54,7 @@ impl fmt::Display for Network {
 
 impl Network {
     /// Tells whether an address is one of the network.
-    #[must_use]
-    pub fn has(self, address: IpAddr) -> bool {
+    pub(crate) fn has(self, address: IpAddr) -> bool {
         let same = |own: u128, other: u128, width: u32| {
             let left = width - u32::from(self.bits);
             own.checked_shr(left) == other.checked_shr(left)

@@ -8,12 +8,12 @@ use hyper::header::HeaderValue;
 
 /// The origin of a page: scheme, host, and port if it has one, as browsers send it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin(HeaderValue);
+pub(crate) struct Origin(HeaderValue);
 
 /// The error of a text that is no origin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("must be an origin such as https://app.example.org or http://localhost:3000, found {0:?}")]
-pub struct NoOrigin(String);
+pub(crate) struct NoOrigin(String);
 
 impl FromStr for Origin {
     type Err = NoOrigin;

@@ -116,7 +116,11 @@ impl GrpcCall {
 
     /// Takes a place among the calls that may last for ever.
     pub(crate) fn enter_subscriptions(&self) -> Result<Ticket> {
-        let ticket = self.state.subscriptions.enter(self.admitted.holder());
+        let ticket = self
+            .state
+            .bounds
+            .subscriptions
+            .enter(self.admitted.holder());
         ticket.map_err(|problem| refusal_of(&problem))
     }
 

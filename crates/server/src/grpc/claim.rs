@@ -43,7 +43,8 @@ pub(crate) struct StreamLook {
 }
 
 /// Reads the state of a stream for a caller who may make this change to it. The state decides the answer to the change,
-/// and is told only as far as that answer tells it. So a caller who may only append needs no right to read.
+/// and is told only as far as that answer tells it. So a caller who may only append needs no right to read. The right
+/// is asked here too, though the guard of the store asks it with the change: this read goes past the guard.
 ///
 /// Nobody can change a virtual stream, so a claim about one is refused. What it holds depends on who reads it, and is
 /// not looked at here as the caller sees it.
@@ -148,7 +149,7 @@ pub(crate) fn last_of(state: StreamState) -> Option<Revision> {
 async fn attempt(on: &Backing, request: Append) -> Result<Outcome> {
     let size = AppendSize::from(&request);
     let holder = on.admitted.holder();
-    let _turn = on.state.appends.turn(holder, &request).await?;
+    let _turn = on.state.bounds.appends.turn(holder, &request).await?;
     let outcome = on.admitted.store.append(request).await;
     on.state.metrics.append(size, &outcome);
     match outcome {

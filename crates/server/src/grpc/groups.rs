@@ -104,8 +104,9 @@ pub(crate) async fn create(call: &mut GrpcCall) -> Result<Reply> {
         // What a group keeps is compiled whenever the group begins, so it must be good.
         let (state, holder) = (&call.state, call.admitted.holder());
         let compiled = state
+            .bounds
             .patterns
-            .compile(pattern.clone(), &state.budget, holder);
+            .compile(pattern.clone(), &state.bounds.budget, holder);
         let compiled = compiled.await.map_err(Refusal::from);
         let held = compiled.map_err(|refusal| answers::of_settings(&group, refusal))?;
         if held.pattern.is_of_virtual_streams() {

@@ -112,6 +112,7 @@ impl System {
 /// Carries out `Statistics`, of one projection or of all.
 pub(crate) async fn statistics(call: &mut GrpcCall) -> Result<Reply> {
     let request: StatisticsReq = call.message().await?;
+    // Every call is asked this before its message is read. The store is read past the guard here, so it is asked again.
     call.backing().check(Operation::Info).await?;
     let asked = match request.options.and_then(|options| options.mode) {
         Some(Mode::Name(name)) => vec![named(&name)?],

@@ -122,9 +122,11 @@ impl CompiledFilter {
 async fn compiled(call: &GrpcCall, options: FilterOptions) -> Result<CompiledFilter> {
     let asked = ClientFilter::read(options)?;
     let (state, holder) = (&call.state, call.admitted.holder());
-    let compiled = state
-        .patterns
-        .compile(asked.pattern().clone(), &state.budget, holder);
+    let compiled =
+        state
+            .bounds
+            .patterns
+            .compile(asked.pattern().clone(), &state.bounds.budget, holder);
     let held = compiled.await?;
     asked.refuse_index()?;
     // The text of the pattern is here, with the compiled pattern, and where compiled patterns are looked up.
@@ -544,7 +546,7 @@ impl Pages {
         let Some(filter) = &self.filter else {
             return Ok(());
         };
-        let (patterns, holder) = (&self.state.patterns, self.admitted.holder());
+        let (patterns, holder) = (&self.state.bounds.patterns, self.admitted.holder());
         let all = std::mem::take(events);
         *events = patterns.pass(&filter.held, all, holder).await?;
         Ok(())

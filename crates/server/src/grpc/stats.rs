@@ -24,6 +24,7 @@ pub(crate) async fn stats(call: &mut GrpcCall) -> Result<Reply> {
     let period = Duration::from_millis(request.refresh_time_period_in_ms);
     let ticks = tokio::time::interval(period.clamp(PERIOD_MIN, PERIOD_MAX));
     let ticket = call.enter_subscriptions()?;
+    // Who may not is refused at once. It is asked again with each message, for rights may be taken away meanwhile.
     call.backing().check(Operation::Observe).await?;
     let begun = Some((call.backing(), ticks));
     let parts = stream::unfold(begun, |begun| async {

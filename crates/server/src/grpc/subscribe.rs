@@ -453,6 +453,7 @@ impl Pace {
         }
         let alone = vec![Arc::clone(event)];
         let passing = state
+            .bounds
             .patterns
             .pass(&self.filter.held, alone, holder)
             .await?;

@@ -182,7 +182,7 @@ enum AppendAttempt {
 async fn attempt(on: &Backing, request: Append) -> Result<AppendAttempt> {
     let size = AppendSize::from(&request);
     let holder = on.admitted.holder();
-    let _turn = on.state.appends.turn(holder, &request).await?;
+    let _turn = on.state.bounds.appends.turn(holder, &request).await?;
     let outcome = on.admitted.store.append(request).await;
     on.state.metrics.append(size, &outcome);
     match outcome {
@@ -221,6 +221,8 @@ pub(crate) async fn append_records(call: &mut GrpcCall) -> Result<Reply> {
     }
     call.requests.hold(size.cost_bytes)?;
     let checks = checks(request.checks, &places)?;
+    // The guard asks this again with the append, and `look` with each stream. It is asked of all of them before any is
+    // looked at: whether a caller is refused must not depend on how far the checks hold.
     for check in checks
         .iter()
         .filter(|check| check.target == Target::CheckedAlone)

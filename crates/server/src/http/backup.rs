@@ -41,6 +41,8 @@ pub(crate) async fn backup(call: &Call<'_>) -> Result<Answer> {
     line.answered(&copied);
     let file = copied?;
     let length = file.metadata().map_err(unreadable)?.len();
+    // The copy holds whatever users have stored.
+    call.activity.set_verbatim();
     let parts = stream::try_unfold(file, |file| async {
         let read = tokio::task::spawn_blocking(move || next_part(file)).await;
         read.unwrap_or_else(|error| Err(unreadable(error)))

@@ -395,7 +395,7 @@ async fn info(call: &Call<'_>, group: &GroupId, status: StatusCode) -> Result<An
 
 async fn consume(call: &Call<'_>) -> Result<Answer> {
     let parameters = call.parameters(&["buffer", "name"])?;
-    if is_of_other_site(&call.state.config.cors_origins, call.parts()) {
+    if is_of_other_site(&call.state.trusted.origins, call.parts()) {
         return Err(of_other_site().into());
     }
     let group = group(call)?;
@@ -416,9 +416,10 @@ async fn consume(call: &Call<'_>) -> Result<Answer> {
         address: call.from.to_string(),
         user: call.admitted().user(call.state),
     };
+    // Every call of a group is checked before (`check`). A consumer is asked for as long as it stays.
     let following = following(group.source());
     let forbidden = call.admitted().until_forbidden(following).await?;
-    let ticket = call.state.subscriptions.enter(call.holder())?;
+    let ticket = call.state.bounds.subscriptions.enter(call.holder())?;
     let groups = &call.state.groups;
     let info = groups.info(&group).await?;
     let consumer = groups

@@ -47,7 +47,7 @@ pub(crate) async fn check_administrator(call: &Call<'_>, what: &str) -> Result<(
     let config = &call.state.config;
     // Behind a proxy every caller comes from the machine of the proxy.
     let is_reached = config.behind_proxy
-        || !config.trusted_proxies.is_empty()
+        || !call.state.trusted.proxies.is_empty()
         || !config.listen.ip().is_loopback();
     if !call.is_guarded() && is_reached {
         let detail = format!(
@@ -143,6 +143,7 @@ where
     T: Serialize + Send + 'static,
 {
     let turn = call.state.maintainer.turn()?;
+    // Checked before (`check_administrator`). Here it is asked for as long as the work goes on.
     let forbidden = call
         .admitted()
         .until_forbidden(OwnedOperation::Manage)

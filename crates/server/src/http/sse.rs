@@ -214,7 +214,7 @@ impl Events {
         checkpoint: &Checkpoint,
         link: Option<&RecordedEvent>,
     ) {
-        let (encoded, budget) = (&self.state.encoded, &self.state.budget);
+        let (encoded, budget) = (&self.state.encoded, &self.state.bounds.budget);
         match encoded.share(event, budget, &self.holder) {
             Ok(mut line) => {
                 begin(&mut self.out, checkpoint, "event");
@@ -240,7 +240,7 @@ impl Events {
 
     fn delivery(&mut self, delivery: &Shown) {
         let (event, link) = (&delivery.resolved.event, delivery.resolved.link.as_deref());
-        let (encoded, budget) = (&self.state.encoded, &self.state.budget);
+        let (encoded, budget) = (&self.state.encoded, &self.state.bounds.budget);
         let large =
             EncodedEvents::is_large(event).then(|| encoded.share(event, budget, &self.holder));
         let (number, retries) = (delivery.number.0, delivery.retries);

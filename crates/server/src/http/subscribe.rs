@@ -95,7 +95,7 @@ fn keep_filter(call: &Call<'_>, filter: &Filter) -> Result<Option<Reservation>> 
 }
 
 async fn begin(call: &Call<'_>, request: Subscribe, links: Links) -> Result<Answer> {
-    let ticket = call.state.subscriptions.enter(call.holder())?;
+    let ticket = call.state.bounds.subscriptions.enter(call.holder())?;
     request.validate()?;
     if let SubscribeTo::All(filter) = &request.to
         && filter.is_of_virtual_streams()

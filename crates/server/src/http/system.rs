@@ -122,7 +122,7 @@ pub(crate) async fn ready(call: &Call<'_>) -> Result<Answer> {
     }
     // Anybody may ask. Who asks more at once than there are places for is answered as long as the connection is not
     // crowded, so that strangers do not keep a probe from its answer.
-    let place = call.state.strangers.enter(&call.stranger());
+    let place = call.state.bounds.strangers.enter(&call.stranger());
     if call.activity.is_crowded(CROWDED_BY_STRANGERS_MAX) {
         place.as_ref().map_err(Problem::clone)?;
     }

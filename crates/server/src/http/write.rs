@@ -28,6 +28,8 @@ pub(crate) async fn append_to(call: &Call<'_>, body: &mut RequestBody) -> Result
     call.parameters(&[])?;
     let stream = call.stream()?;
     check_media_type(call)?;
+    // The guard of the store asks this again with the append. It is asked here before the body is read: who may not
+    // append is refused at once, and takes none of the memory for bodies.
     call.check(Operation::Append(&stream)).await?;
     let (payload, mut held) = payload(call, body, call.state.config.body_bytes_max).await?;
     let request = decode::append_to(stream, &payload)?;
@@ -87,7 +89,12 @@ fn hold_events(held: &mut Reservation, request: &Append) -> Result<()> {
 
 async fn append(call: &Call<'_>, request: Append) -> Result<gesta_core::Appended> {
     let size = AppendSize::from(&request);
-    let _turn = call.state.appends.turn(call.holder(), &request).await?;
+    let _turn = call
+        .state
+        .bounds
+        .appends
+        .turn(call.holder(), &request)
+        .await?;
     let outcome = call.store().append(request).await;
     call.state.metrics.append(size, &outcome);
     Ok(outcome?)
@@ -121,6 +128,7 @@ pub(crate) async fn put_metadata(call: &Call<'_>, body: &mut RequestBody) -> Res
     let parameters = call.parameters(&["expected"])?;
     let (stream, expected) = (call.stream()?, parameters.expected()?);
     check_media_type(call)?;
+    // Before the body is read, as for an append; the guard asks it again.
     call.check(Operation::WriteMetadata(&stream)).await?;
     // A little more than the limit, so that the rule that is broken is the one that is named.
     let bytes_max = limits::STREAM_METADATA_BYTES_MAX * 2;

@@ -36,6 +36,8 @@ pub(crate) struct Activity {
     /// Number of answers that have more data than the connection has room for.
     waiting: AtomicUsize,
     pub(crate) http2: AtomicBool,
+    /// True once an answer on the connection holds bytes as they are stored.
+    verbatim: AtomicBool,
     /// True once the server stops.
     ending: AtomicBool,
     /// Number of requests in flight that the connection may have. The client keeps further ones to itself.
@@ -84,6 +86,15 @@ impl Activity {
 
     pub(crate) fn is_http2(&self) -> bool {
         self.http2.load(Relaxed)
+    }
+
+    /// Notes that an answer holds bytes as they are stored, which may look like anything, such as an answer of its own.
+    pub(crate) fn set_verbatim(&self) {
+        self.verbatim.store(true, Relaxed);
+    }
+
+    pub(crate) fn is_verbatim(&self) -> bool {
+        self.verbatim.load(Relaxed)
     }
 
     /// Makes each further answer say that it is the last one of the connection.

@@ -519,7 +519,7 @@ async fn a_flood_of_wrong_passwords_starves_nobody() {
         });
     }
     let mut answered = 0;
-    // The lane is bounded, and the others are answered meanwhile.
+    // What waits is bounded, and the others are answered meanwhile.
     soon(async {
         while answered < 20 || refused.load(Ordering::SeqCst) < 100 {
             assert_eq!(world.status("GET", "/info", &token, "").await, 200);
@@ -547,7 +547,7 @@ async fn a_wrong_password_is_compared_once() {
 #[tokio::test]
 async fn pages_of_named_sites_may_call() {
     let named = Config {
-        cors_origins: vec!["https://app.example.org".parse().expect("an origin")],
+        cors_origins: "https://app.example.org".into(),
         ..config()
     };
     let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());

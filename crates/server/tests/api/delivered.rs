@@ -220,7 +220,7 @@ async fn pages_of_other_sites_join_no_group() {
         raw.until("event: joined").await;
     }
     let named = gesta_server::Config {
-        cors_origins: vec!["https://app.example.org".parse().expect("an origin")],
+        cors_origins: "https://app.example.org".into(),
         ..crate::client::config()
     };
     let server = Server::with(named, std::sync::Arc::new(gesta_memory::MemoryStore::new())).await;

@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod backups;
 mod bounds;
 mod calls;
 mod client;

@@ -48,32 +48,32 @@ pub async fn audit(
     let logs = source.logs();
     let mut events_before = 0;
     for log in (0..logs).map(LogId) {
-        let mut lane = LogAudit::new(log, logs, &mut report);
-        let loaded = lane.load_names(source).await;
-        lane.forgive(loaded, "names")?;
+        let mut of_log = LogAudit::new(log, logs, &mut report);
+        let loaded = of_log.load_names(source).await;
+        of_log.forgive(loaded, "names")?;
         let mut after = i64::MIN;
         loop {
             let read = unreadable::rows(source, log, after, PAGE_ROWS).await?;
             if let Some(text) = read.skipped {
-                lane.unreadable(text);
+                of_log.unreadable(text);
             }
             let page = read.page;
             let Some(last) = page.last() else { break };
-            page.iter().for_each(|row| lane.check_row(row));
-            if !lane.goes_on(&mut after, last.position, "events") {
+            page.iter().for_each(|row| of_log.check_row(row));
+            if !of_log.goes_on(&mut after, last.position, "events") {
                 break;
             }
             progress(AuditProgress {
                 log,
                 position: after,
-                events: events_before + lane.summary.events,
+                events: events_before + of_log.summary.events,
             });
         }
-        lane.check_rest();
-        let checked = lane.check_tags(source).await;
-        lane.forgive(checked, "the tag index")?;
-        events_before += lane.summary.events;
-        let summary = lane.summary;
+        of_log.check_rest();
+        let checked = of_log.check_tags(source).await;
+        of_log.forgive(checked, "the tag index")?;
+        events_before += of_log.summary.events;
+        let summary = of_log.summary;
         report.logs.push(summary);
     }
     let virtual_streams = match name_streams(source, &mut report).await {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use gesta_core::backend::WriterEpoch;
 use gesta_core::{LogId, Moment, Position};
 use gesta_postgres::core::{
-    BYTES_MAX, BatchVerdict, EVENTS_MAX, Gather, LaneId, Piece, RowPlace, Said, Ticket,
+    BYTES_MAX, BatchVerdict, EVENTS_MAX, Gather, Piece, QueueId, RowPlace, Said, Ticket,
 };
 
 use self::database::{Answer, Database, Faults, RIVAL, TestBatch};
@@ -40,7 +40,7 @@ const OFTEN: [u32; 4] = [0, 0, 20, 200];
 
 /// One log, as whoever appends to it sees it.
 struct Author {
-    lane: LaneId,
+    queue: QueueId,
     log: LogId,
     epoch: WriterEpoch,
     /// What the next batch follows, and the batch that has stored it.
@@ -104,7 +104,7 @@ impl<'a> Connection<'a> {
         let ticks = [near, far][choices.index(2)];
         let mut gather = Gather::new();
         let author = |log: u16| Author {
-            lane: gather.open(LogId(log)).expect("the first"),
+            queue: gather.open(LogId(log)).expect("the first"),
             log: LogId(log),
             epoch: WriterEpoch(i64::from(log) + 1),
             tip: ((Position(0), WriterEpoch(0)), RIVAL),
@@ -188,7 +188,7 @@ impl<'a> Connection<'a> {
             bytes: choices.index(BYTES_MAX / 2),
             load: load.clone(),
         };
-        let ticket = self.gather.submit(author.lane, piece);
+        let ticket = self.gather.submit(author.queue, piece);
         self.note(|| format!("submitted: {load:?}"));
         let submitted = self.database.step;
         self.pending.insert(ticket, Pending { load, submitted });

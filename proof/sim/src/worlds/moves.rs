@@ -28,11 +28,10 @@ use gesta_core::backend::{
     Backend, Batch, BatchOutcome, LogEnd, LogTail, LogWriter, Purpose, RowId,
 };
 use gesta_core::{
-    ContentType, ErrorKind, EventId, EventType, LogId, Moving, Position, Revision, RowMark,
-    StreamId, Tags,
+    ContentType, ErrorKind, EventId, EventType, LogId, Position, Revision, StreamId, Tags,
 };
-use gesta_several::Several;
-use gesta_several::moving::{Fact, Goal, Loss, Step, next_step};
+use gesta_postgres::core::several::{Fact, Goal, Loss, Several, Step, next_step};
+use gesta_postgres::{Moving, RowMark};
 use tokio::runtime::{Builder, Runtime};
 
 use self::part::{mark_of, open, parts};

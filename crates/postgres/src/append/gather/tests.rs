@@ -30,7 +30,7 @@ impl TestBatch {
 
 /// One log, as whoever appends to it sees it.
 struct Author {
-    lane: LaneId,
+    queue: QueueId,
     log: LogId,
     epoch: WriterEpoch,
     /// What the next batch follows.
@@ -49,7 +49,7 @@ impl World {
         let mut gather = Gather::new();
         let authors = (0..logs)
             .map(|log| Author {
-                lane: gather.open(LogId(log)).expect("the first"),
+                queue: gather.open(LogId(log)).expect("the first"),
                 log: LogId(log),
                 epoch: WriterEpoch(i64::from(log) + 1),
                 tip: NOTHING,
@@ -96,7 +96,7 @@ impl World {
             bytes,
             load: load.clone(),
         };
-        (self.gather.submit(author.lane, piece), load)
+        (self.gather.submit(author.queue, piece), load)
     }
 
     /// What leaves now: the batches of each log.
@@ -344,7 +344,7 @@ fn a_log_has_one_lane_and_a_closed_one_withdraws_what_waits() {
     world.submit(&mut authors[0], 5);
     world.next();
     let (waits, _) = world.submit(&mut authors[0], 1);
-    assert_eq!(world.gather.close(authors[0].lane), [waits]);
+    assert_eq!(world.gather.close(authors[0].queue), [waits]);
     assert_eq!(world.gather.open(LogId(0)), None, "one is under way");
     world.answered(Said::Executed(&[true]));
     assert!(world.gather.open(LogId(0)).is_some());

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures::future::join_all;
-use gesta_core::LogMap;
+use gesta_postgres::LogMap;
 use tokio::time::Instant;
 use tracing::field::Visit;
 use tracing::span::{Attributes, Id, Record};

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use gesta_several::core::Routes;
-
 use super::*;
+use gesta_postgres::core::several::Routes;
 
 /// Goal: a process that does not know yet that the log has moved finds what was appended to it since, in whatever way
 /// it reads.

@@ -14,11 +14,11 @@ use gesta_core::backend::{
 };
 use gesta_core::registry::Registry;
 use gesta_core::{
-    Capabilities, ContentType, Durability, Error, EventId, EventType, Held, HeldRow, Incarnation,
-    KeepsMap, LogId, MapCopy, Position, RecordedEvent, Result, Revision, RowMark, StreamId, Tags,
-    Timestamp, Visibility,
+    Capabilities, ContentType, Durability, Error, EventId, EventType, Incarnation, LogId, Position,
+    RecordedEvent, Result, Revision, StreamId, Tags, Timestamp, Visibility,
 };
-use gesta_several::{DatabasePart, Several};
+use gesta_postgres::core::several::{DatabasePart, KeepsMap, Several};
+use gesta_postgres::{Held, HeldRow, MapCopy, RowMark};
 
 use super::world::{DATABASES, Database, LOG, LOGS, Row, SharedWorld, World, lock};
 

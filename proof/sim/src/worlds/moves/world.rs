@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gesta_core::backend::{LogEnd, RowId, WriterEpoch};
-use gesta_core::{DatabaseId, HeldRow, LogId, LogMap, MapCopy, NamedDatabase, Revision, RowMark};
+use gesta_core::{LogId, Revision};
+use gesta_postgres::{DatabaseId, HeldRow, LogMap, MapCopy, NamedDatabase, RowMark};
 
 pub(super) use self::mover::Goals;
 use self::mover::Mover;

@@ -114,7 +114,8 @@ fn setting(bounds: Bounds, history: u64) -> Setting {
             names_listed_after: 3,
             streams_cached_max: 3,
             give_up_after: GIVE_UP_AFTER,
-            idempotency: bounds.window,
+            idempotency_time: bounds.window.time,
+            idempotency_positions: bounds.window.positions,
             newest_events_max: bounds.newest_events_max,
             compared_values_max: bounds.compared_values_max,
             ..Config::default()

@@ -1,8 +1,7 @@
 //! What reads must show.
 
-use gesta_core::RowMark;
-
 use super::{Row, World};
+use gesta_postgres::RowMark;
 
 impl World {
     pub(in crate::worlds::moves) fn expected(&self) -> Expected {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use gesta_core::{Error, Position, Result, RowMark};
-use gesta_several::moving::{Fact, Goal, Loss, Step, most_complete, next_step};
+use gesta_core::{Error, Position, Result};
+use gesta_postgres::RowMark;
+use gesta_postgres::core::several::{Fact, Goal, Loss, Step, most_complete, next_step};
 
 use super::{DATABASES, Database, LOG, Row, World};
 

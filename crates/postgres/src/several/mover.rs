@@ -2,24 +2,19 @@
 //! that its database has lost.
 //!
 //! How a move goes, and why it may be stopped at any point: `docs/internals/moving-logs.md`. Not here: the order of the
-//! steps (`gesta_several::moving`), what a step does in a database (`gesta_postgres::Relocation`).
+//! steps (`moving`), what a step does in a database ([`Relocation`]).
 
 use std::collections::BTreeSet;
 
 use futures::future::{join_all, try_join_all};
-use gesta_core::{
-    Arrival, DatabaseId, Error, ErrorKind, HeldRow, LogId, LogMap, MapCopy, NamedDatabase,
-    Position, Result, RowMark,
-};
-use gesta_postgres::{Compared, Config, CopiedPage, CopyState, Relocation, schema};
-use gesta_several::arrange;
-use gesta_several::moving::{Fact, Goal, most_complete, next_step};
+use gesta_core::{Error, ErrorKind, LogId, Position, Result};
 
-#[doc(hidden)]
-pub use gesta_several::OpenCopy;
-pub use gesta_several::moving::{Loss, Step};
-
-use crate::schema::postgres_configs;
+use crate::config::Config;
+use crate::databases::relocation::{Compared, CopiedPage, CopyState, Relocation};
+use crate::log_map::{Arrival, DatabaseId, HeldRow, LogMap, MapCopy, NamedDatabase, RowMark};
+use crate::schema;
+use crate::several::check::arrange;
+use crate::several::moving::{Fact, Goal, Loss, Step, most_complete, next_step};
 
 /// How many pages are copied before the databases are looked at again.
 const PAGES_MAX: usize = 64;
@@ -72,8 +67,8 @@ pub async fn add(urls: &str, new: &str) -> Result<LogMap> {
 }
 
 async fn add_to(urls: &str, new: &str) -> Result<LogMap> {
-    let configs = postgres_configs(urls, 1)?;
-    let [config] = postgres_configs(new, 1)?
+    let configs = Config::parse_list(urls)?;
+    let [config] = Config::parse_list(new)?
         .try_into()
         .map_err(|_| Error::invalid("database", "must be one URL"))?;
     let databases = Relocations::open(&configs).await?;
@@ -227,7 +222,7 @@ impl Mover {
     /// # Cancel safety
     /// Dropping the future changes nothing.
     pub async fn open(urls: &str, log: LogId, goal: MoveTo<'_>) -> Result<Self> {
-        let mut configs = postgres_configs(urls, 1)?;
+        let mut configs = Config::parse_list(urls)?;
         let mut target = None;
         let named = match goal {
             MoveTo::Database(url) => Some(("to", url)),
@@ -235,7 +230,7 @@ impl Mover {
             MoveTo::Back => None,
         };
         if let Some((argument, url)) = named {
-            let [config] = postgres_configs(url, 1)?
+            let [config] = Config::parse_list(url)?
                 .try_into()
                 .map_err(|_| Error::invalid(argument, "must be one URL"))?;
             let name = config.name();

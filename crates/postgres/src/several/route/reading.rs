@@ -8,11 +8,12 @@ use std::sync::{Arc, PoisonError};
 
 use futures::future::join_all;
 use futures::stream::{FuturesUnordered, StreamExt};
-use gesta_core::{Error, MapCopy, Result};
+use gesta_core::{Error, Result};
 
 use super::Routes;
 use super::database::{Database, Histories, Moment};
-use crate::check::contradiction;
+use crate::log_map::MapCopy;
+use crate::several::check::contradiction;
 
 impl Routes {
     /// Reads the copies of the map, unless a map newer than version `known` is there already. A database that does not

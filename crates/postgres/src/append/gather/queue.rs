@@ -1,7 +1,7 @@
 //! The unanswered batches of one log, in the order in which they were submitted.
 //!
 //! A batch waits, is under way, and leaves with its verdict. It is *taken back* to wait again if its statement stored
-//! nothing for a reason that need not be its own; then the batches of the lane that were sent after it miss for that
+//! nothing for a reason that need not be its own; then the batches of the queue that were sent after it miss for that
 //! reason, and are taken back too. A batch that is chained to one with another verdict than committed goes on, and
 //! misses in the database, since the row that it names is not there.
 
@@ -18,18 +18,18 @@ const COLLISIONS_MAX: u32 = 2;
 const ALONE_AFTER_REFUSAL: u32 = 32;
 
 #[derive(Debug)]
-pub(super) struct Lane<T> {
+pub(super) struct Queue<T> {
     pub(super) log: LogId,
-    /// The number of the last statement that took a batch of this lane.
+    /// The number of the last statement that took a batch of this queue.
     pub(super) served: u64,
-    entries: VecDeque<LaneEntry<T>>,
+    entries: VecDeque<Entry<T>>,
     /// How many of the next batches go alone, because one was refused or failed.
     alone: u32,
     is_closed: bool,
 }
 
 #[derive(Debug)]
-struct LaneEntry<T> {
+struct Entry<T> {
     ticket: Ticket,
     piece: Piece<T>,
     /// The number of the statement that carries the batch; `None` while it waits.
@@ -38,7 +38,7 @@ struct LaneEntry<T> {
     goes_alone: bool,
 }
 
-impl<T> LaneEntry<T> {
+impl<T> Entry<T> {
     fn follows(&self, other: &Self) -> bool {
         self.piece.after == other.piece.end
     }
@@ -49,7 +49,7 @@ impl<T> LaneEntry<T> {
     }
 }
 
-impl<T: Clone> Lane<T> {
+impl<T: Clone> Queue<T> {
     pub(super) fn new(log: LogId) -> Self {
         Self {
             log,
@@ -63,7 +63,7 @@ impl<T: Clone> Lane<T> {
     // ---- what waits ----
 
     pub(super) fn push(&mut self, ticket: Ticket, piece: Piece<T>) {
-        self.entries.push_back(LaneEntry {
+        self.entries.push_back(Entry {
             ticket,
             piece,
             sent: None,
@@ -72,7 +72,7 @@ impl<T: Clone> Lane<T> {
         });
     }
 
-    /// Closes the lane: withdraws and returns the batches that wait. From now on no batch is taken back.
+    /// Closes the queue: withdraws and returns the batches that wait. From now on no batch is taken back.
     pub(super) fn close(&mut self) -> Vec<Ticket> {
         self.is_closed = true;
         let mut withdrawn = Vec::new();
@@ -85,7 +85,7 @@ impl<T: Clone> Lane<T> {
         withdrawn
     }
 
-    /// Tells whether the lane is closed and nothing of it is under way.
+    /// Tells whether the queue is closed and nothing of it is under way.
     pub(super) fn is_over(&self) -> bool {
         self.is_closed && self.entries.is_empty()
     }
@@ -94,7 +94,7 @@ impl<T: Clone> Lane<T> {
         self.entries.into_iter().map(|entry| entry.ticket)
     }
 
-    /// Returns the index of the first waiting batch, if it may be sent: it must be the oldest of the lane, or be
+    /// Returns the index of the first waiting batch, if it may be sent: it must be the oldest of the queue, or be
     /// chained to the one before it.
     pub(super) fn first_to_send(&self) -> Option<usize> {
         let first = self.entries.iter().position(|entry| entry.sent.is_none())?;
@@ -129,7 +129,7 @@ impl<T: Clone> Lane<T> {
 
     /// Returns the batch at this index, if it may go with the one before it.
     pub(super) fn follower(&self, index: usize) -> Option<&Piece<T>> {
-        let waits = |entry: &&LaneEntry<T>| entry.sent.is_none() && !self.goes_alone(index);
+        let waits = |entry: &&Entry<T>| entry.sent.is_none() && !self.goes_alone(index);
         let entry = self.entries.get(index).filter(waits)?;
         self.is_chained(index).then_some(&entry.piece)
     }
@@ -162,7 +162,7 @@ impl<T: Clone> Lane<T> {
     /// Tells whether a batch before this one had not been executed, or not again, when the statement of this number
     /// was.
     fn was_too_early(&self, index: usize, number: u64) -> bool {
-        let later = |entry: &LaneEntry<T>| entry.sent.is_none_or(|sent| sent > number);
+        let later = |entry: &Entry<T>| entry.sent.is_none_or(|sent| sent > number);
         self.entries.iter().take(index).any(later)
     }
 
@@ -257,7 +257,7 @@ impl<T: Clone> Lane<T> {
         }
     }
 
-    /// Lets a batch wait again. In a closed lane it misses instead.
+    /// Lets a batch wait again. In a closed queue it misses instead.
     fn take_back(&mut self, index: usize, verdicts: &mut Vec<(Ticket, BatchVerdict)>) {
         if self.is_closed {
             self.lose(index, BatchVerdict::Missed, verdicts);

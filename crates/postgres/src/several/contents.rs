@@ -6,10 +6,11 @@
 //! restore of which the processes are not told could lead one of them to it.
 
 use futures::future::join_all;
-use gesta_core::{Held, HeldRow, LogId, LogMap, Result};
+use gesta_core::{LogId, Result};
 
-use crate::check::{OpenCopy, Unshown, unshown};
-use crate::route::Routes;
+use crate::log_map::{Held, HeldRow, LogMap};
+use crate::several::check::{OpenCopy, Unshown, unshown};
+use crate::several::route::Routes;
 
 /// What the databases hold that the map does not say.
 pub(crate) struct Findings {

@@ -2,16 +2,14 @@
 //!
 //! All of them are on one server: what the contract says does not depend on how many servers there are.
 
-#![expect(clippy::expect_used, reason = "tests stop at the first surprise")]
-
-mod support;
-
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use gesta_core::{Clock, SystemClock};
 use gesta_kit::{StoreFactory, TestStore};
 use gesta_rig::{fresh_schema, shared};
+
+use crate::support;
 
 /// Makes stores in schemas of their own, as many for each store as it has databases.
 struct SeveralFactory {

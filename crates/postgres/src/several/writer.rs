@@ -7,7 +7,7 @@ use futures::future::{BoxFuture, ready};
 use gesta_core::backend::{Batch, BatchOutcome, LogWriter, WriterEpoch};
 use gesta_core::{Error, LogId, Result};
 
-use crate::route::Routes;
+use crate::several::route::Routes;
 
 /// A writer of a log in one of the databases.
 ///

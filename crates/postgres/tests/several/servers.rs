@@ -1,9 +1,5 @@
 //! Two servers, one of which dies or hangs under load: its logs stop and come back, those of the other go on.
 
-#![expect(clippy::expect_used, reason = "tests stop at the first surprise")]
-
-mod support;
-
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +14,7 @@ use gesta_kit::depth;
 use gesta_rig::Server;
 use gesta_store::Store;
 
-use support::{create, several};
+use crate::support::{create, several};
 
 const LOGS: u16 = 4;
 /// What an append to a server that is up, and reading it, take at most on a machine that is not busy.
@@ -77,10 +73,10 @@ async fn until_answered<T, F: Future<Output = Result<T>>>(ask: impl Fn() -> F) -
 }
 
 async fn open(urls: &[String]) -> Arc<Store> {
-    let backend = until_answered(|| several(urls)).await;
+    let databases = until_answered(|| several(urls)).await;
     let mut config = gesta_store::Config::default();
     config.append.give_up_after = Duration::from_secs(3);
-    Store::open(Arc::new(backend), config, Arc::new(SystemClock)).expect("starts")
+    Store::open(databases.backend(), config, Arc::new(SystemClock)).expect("starts")
 }
 
 /// Appends one event, repeated with the same id until it is stored; gives the id.

@@ -145,7 +145,7 @@ impl State {
 }
 
 /// Compares passwords with hashes, in a bounded number of threads.
-pub(crate) struct Lane {
+pub(crate) struct Comparisons {
     state: Mutex<State>,
     /// Is notified when something waits that a resting place might take, and when guessing addresses may go on at
     /// another time.
@@ -153,13 +153,13 @@ pub(crate) struct Lane {
     places: usize,
 }
 
-impl std::fmt::Debug for Lane {
+impl std::fmt::Debug for Comparisons {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Lane")
+        f.write_str("Comparisons")
     }
 }
 
-impl Lane {
+impl Comparisons {
     pub(crate) fn new(places: usize) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
@@ -215,9 +215,9 @@ impl Lane {
 
     /// Starts one more place. If no thread can be had, all that waits is refused, unless another place works.
     fn start(self: &Arc<Self>, state: &mut State) {
-        let lane = Arc::clone(self);
+        let all = Arc::clone(self);
         let place = std::thread::Builder::new().name("gesta-password".into());
-        match place.spawn(move || lane.work()) {
+        match place.spawn(move || all.work()) {
             Ok(_) => state.running += 1,
             Err(_) if state.running > 0 => {}
             Err(_) => {
@@ -297,10 +297,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_same_question_is_asked_once() {
-        let lane = Lane::new(1);
+        let comparisons = Comparisons::new(1);
         let hash = Hashed::new("correct horse").expect("hashed");
         let ask = |key: u8, password: &str| {
-            lane.compare(
+            comparisons.compare(
                 address(1),
                 [key; 32],
                 Password(password.into()),
@@ -311,33 +311,33 @@ mod tests {
         let (right, wrong) = futures::join!(right, ask(2, "wrong horse"));
         assert!(right.iter().all(|answer| *answer == Ok(true)), "{right:?}");
         assert_eq!(wrong, Ok(false));
-        assert!(lane.state().calls.is_empty());
+        assert!(comparisons.state().calls.is_empty());
     }
 
     /// Goal: what nobody waits for any more is not compared.
     #[tokio::test]
     async fn what_was_given_up_costs_nothing() {
-        let lane = Lane::new(1);
+        let comparisons = Comparisons::new(1);
         let hash = Hashed::new("correct horse").expect("hashed");
         let ask = |key: u8| {
-            lane.compare(
+            comparisons.compare(
                 address(1),
                 [key; 32],
                 Password("correct horse".into()),
                 hash.clone(),
             )
         };
-        lane.state().running = 1;
+        comparisons.state().running = 1;
         let (mut first, mut second) = (Box::pin(ask(1)), Box::pin(ask(2)));
         assert!(
             futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending()
         );
         drop(first);
-        let next = lane.next().expect("the second");
+        let next = comparisons.next().expect("the second");
         assert_eq!(next.key, [2; 32]);
-        assert_eq!(lane.state().calls.len(), 1);
-        assert!(lane.next().is_none());
-        assert_eq!(lane.state().running, 0);
+        assert_eq!(comparisons.state().calls.len(), 1);
+        assert!(comparisons.next().is_none());
+        assert_eq!(comparisons.state().running, 0);
     }
 
     /// A comparison of an address that somebody waits for, as far as the answer is kept.
@@ -427,12 +427,12 @@ mod tests {
         assert_eq!(take(&mut state, COMPARISON_MAX), Some(2));
     }
 
-    /// Goal: who floods the lane from one network is refused there, and nobody else waits because of it.
+    /// Goal: who floods the comparisons from one network is refused there, and nobody else waits because of it.
     #[tokio::test]
     async fn a_flood_from_one_network_is_bounded() {
-        let lane = Lane::new(1);
+        let comparisons = Comparisons::new(1);
         // No place takes anything: the test does.
-        lane.state().running = 1;
+        comparisons.state().running = 1;
         let hash = Hashed::new("correct horse").expect("hashed");
         let from = |n: u32| Asker {
             from: format!("2001:db8::{n:x}").parse().expect("an address"),
@@ -442,7 +442,7 @@ mod tests {
             .map(|n| {
                 let mut key = [9; 32];
                 key[..4].copy_from_slice(&n.to_be_bytes());
-                lane.compare(from(n), key, Password("wrong horse".into()), hash.clone())
+                comparisons.compare(from(n), key, Password("wrong horse".into()), hash.clone())
             })
             .collect();
         let mut refused = 0;
@@ -451,14 +451,15 @@ mod tests {
         }
         assert_eq!(refused, 200 - WAITING.of_one);
         let right = Password("correct horse".into());
-        let mut answer = Box::pin(lane.compare(address(7), [1; 32], right, hash.clone()));
+        let mut answer = Box::pin(comparisons.compare(address(7), [1; 32], right, hash.clone()));
         assert!(futures::poll!(&mut answer).is_pending());
-        let first = [(); 2].map(|()| lane.next().expect("they wait"));
+        let first = [(); 2].map(|()| comparisons.next().expect("they wait"));
         let mut first = first.into_iter();
         let of_other = first.find(|comparison| comparison.key == [1; 32]);
         let of_other = of_other.expect("at most one was before it");
         let is_right = of_other.hash.is_of(&of_other.password.0);
-        lane.state()
+        comparisons
+            .state()
             .compared(&of_other.key, of_other.from, is_right, uptime());
         assert_eq!(answer.await, Ok(true));
         assert_eq!(flood.len(), WAITING.of_one, "they wait still");

@@ -21,9 +21,10 @@
 
 use std::collections::BTreeSet;
 
-use gesta_core::{Error, ErrorKind, LogId, LogMap, Moving, Position, Result, RowMark};
+use gesta_core::{Error, ErrorKind, LogId, Position, Result};
 
-use crate::check::{lost, unshown};
+use crate::log_map::{LogMap, Moving, RowMark};
+use crate::several::check::{lost, unshown};
 
 /// The most rows that may be missing in the copy when the log is closed in its old database. They are copied while
 /// nothing can be appended.

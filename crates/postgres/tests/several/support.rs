@@ -1,11 +1,10 @@
 //! Stores in several databases.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::sync::Arc;
 
-use gesta_core::{Clock, DatabaseId, LogMap, MapCopy, NamedDatabase, Result};
-use gesta_postgres::{Config, PostgresBackend, schema};
-use gesta_several::{DatabasePart, Several};
+use gesta_core::{Clock, Result};
+use gesta_postgres::several::Databases;
+use gesta_postgres::{Config, DatabaseId, LogMap, MapCopy, NamedDatabase, schema};
 use gesta_store::Store;
 
 /// The configuration of one database. The times that the URL does not name are long, so that no busy machine exceeds
@@ -42,27 +41,14 @@ pub(crate) async fn create(urls: &[String], logs: u16) -> Vec<MapCopy> {
     copies
 }
 
-/// Opens one database.
-pub(crate) async fn part(url: &str) -> Result<DatabasePart> {
-    let backend = Arc::new(PostgresBackend::open(config(url)).await?);
-    Ok(DatabasePart {
-        copy: backend.map(),
-        backend: backend.clone(),
-        keeper: backend,
-    })
-}
-
-/// Puts databases together.
-pub(crate) async fn several(urls: &[String]) -> Result<Several> {
-    let mut parts = Vec::new();
-    for url in urls {
-        parts.push(part(url).await?);
-    }
-    Several::open(&parts).await
+/// Opens databases together.
+pub(crate) async fn several(urls: &[String]) -> Result<Databases> {
+    Databases::open(urls.iter().map(|url| config(url)).collect()).await
 }
 
 /// Opens the store in these databases.
 pub(crate) async fn store(urls: &[String], clock: Arc<dyn Clock>) -> Arc<Store> {
-    let backend = several(urls).await.expect("opens");
-    Store::open(Arc::new(backend), gesta_store::Config::default(), clock).expect("starts")
+    let databases = several(urls).await.expect("opens");
+    let config = gesta_store::Config::default();
+    Store::open(databases.backend(), config, clock).expect("starts")
 }

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use gesta_core::{Error, LogId, LogMap, MapCopy, Position, Result};
+use gesta_core::{Error, LogId, Position, Result};
+
+use crate::log_map::{LogMap, MapCopy};
 
 /// The logs whose home lacks a row that another database has, each with what people are told of it.
 pub(crate) type Unshown = BTreeMap<LogId, String>;
@@ -40,7 +42,7 @@ impl OpenCopy {
 /// # Errors
 /// `InvalidArgument` if a database of the map is missing or given twice, or belongs to another store; `Corrupt` if two
 /// copies of one version differ.
-pub fn arrange<'a>(copies: &[&'a MapCopy]) -> Result<(&'a LogMap, Vec<usize>)> {
+pub(crate) fn arrange<'a>(copies: &[&'a MapCopy]) -> Result<(&'a LogMap, Vec<usize>)> {
     let newest = copies.iter().max_by_key(|copy| copy.map.version());
     let Some(newest) = newest else {
         return Err(invalid("must name at least one database, found none"));
@@ -173,9 +175,10 @@ fn invalid(rule: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use gesta_core::{DatabaseId, ErrorKind, Home, NamedDatabase};
+    use gesta_core::ErrorKind;
 
     use super::*;
+    use crate::log_map::{DatabaseId, Home, NamedDatabase};
 
     fn map(logs: u16, count: usize) -> LogMap {
         let named = |n| NamedDatabase {

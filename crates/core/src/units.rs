@@ -1,8 +1,13 @@
 //! Reads and shows values with their unit in the text: `"5s"`, `"64MiB"`.
 //!
-//! Why: a bare number in a configuration file leaves its unit to memory. Why not humantime and bytesize: bytesize takes
-//! a bare number for bytes and `5MB` for 5,000,000 of them, and humantime shows a day as `1day`; what is shown here can
-//! be read again and is what `reference.toml` says. One reader of 20 lines serves both kinds of values.
+//! Why: a bare number in a configuration file leaves its unit to memory. Why here: the bounds and times of every crate
+//! are written in one form, in files, variables and flags. Why not humantime and bytesize: bytesize takes a bare number
+//! for bytes and `5MB` for 5,000,000 of them, and humantime shows a day as `1day`; what is shown here can be read again
+//! and is what `reference.toml` says. One reader of 20 lines serves both kinds of values.
+//!
+//! A field that is a [`Duration`] or a number of bytes says `#[serde(with = "units::span")]` or
+//! `#[serde(with = "units::size")]`. Not here: parts of a unit and microseconds, which measurements need
+//! (`gesta_load::duration`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,11 +31,11 @@ const SIZES: [(&str, u64); 4] = [
 
 /// A time span, such as `500ms`, `5s`, `10m`, `2h`, `1d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span(pub(crate) Duration);
+pub struct Span(pub Duration);
 
 /// A size in bytes, such as `512B`, `64KiB`, `8MiB`, `1GiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) usize);
+pub struct Size(pub u64);
 
 /// Reads a number with its unit, and multiplies the two.
 fn parse(text: &str, units: &[(&str, u64)], what: &str) -> Result<u64, String> {
@@ -72,10 +77,7 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bytes = parse(text, &SIZES, "a size")?;
-        usize::try_from(bytes)
-            .map(Self)
-            .map_err(|_| format!("{text:?} is too large"))
+        parse(text, &SIZES, "a size").map(Self)
     }
 }
 
@@ -90,7 +92,7 @@ impl fmt::Display for Span {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&show(self.0 as u64, &SIZES))
+        f.write_str(&show(self.0, &SIZES))
     }
 }
 
@@ -113,6 +115,58 @@ macro_rules! as_text {
 }
 as_text!(Span);
 as_text!(Size);
+
+/// A [`Duration`] as a [`Span`], for `#[serde(with = …)]`.
+pub mod span {
+    use super::{Deserialize, Deserializer, Duration, Serialize, Serializer, Span};
+
+    /// Writes the duration as text.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        Span(*span).serialize(serializer)
+    }
+
+    /// Reads the duration from text.
+    ///
+    /// # Errors
+    /// Those of the deserializer; a text that is no time with a unit.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Span::deserialize(deserializer).map(|span| span.0)
+    }
+}
+
+/// A number of bytes as a [`Size`], for `#[serde(with = …)]`.
+pub mod size {
+    use super::{Deserialize, Deserializer, Serialize, Serializer, Size};
+
+    /// Writes the number as text.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<T, S>(bytes: &T, serializer: S) -> Result<S::Ok, S::Error>
+    where
+        T: Copy + TryInto<u64>,
+        S: Serializer,
+    {
+        Size((*bytes).try_into().unwrap_or(u64::MAX)).serialize(serializer)
+    }
+
+    /// Reads the number from text.
+    ///
+    /// # Errors
+    /// Those of the deserializer; a text that is no size with a unit, or is larger than the number may be.
+    pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    where
+        T: TryFrom<u64>,
+        D: Deserializer<'de>,
+    {
+        let size = Size::deserialize(deserializer)?;
+        let too_large = |_| serde::de::Error::custom(format!("\"{size}\" is too large"));
+        T::try_from(size.0).map_err(too_large)
+    }
+}
 
 #[cfg(test)]
 mod tests {

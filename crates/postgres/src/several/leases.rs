@@ -16,7 +16,7 @@ use gesta_core::registry::{
 use gesta_core::{LogId, Result};
 use uuid::Uuid;
 
-use crate::route::Routes;
+use crate::several::route::Routes;
 
 /// The registry of the database at the place `at`.
 pub(crate) struct Leases {

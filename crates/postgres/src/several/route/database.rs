@@ -6,11 +6,12 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use gesta_core::backend::Backend;
-use gesta_core::{DatabaseId, KeepsMap, LogId, LogMap, MapCopy, Result};
+use gesta_core::{LogId, Result};
 
 use super::DatabasePart;
 use super::task::SharedTask;
-use crate::check::{Unshown, lost};
+use crate::log_map::{DatabaseId, KeepsMap, LogMap, MapCopy};
+use crate::several::check::{Unshown, lost};
 
 /// An open database.
 pub(super) struct Database {

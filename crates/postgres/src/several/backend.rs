@@ -15,16 +15,15 @@ use gesta_core::backend::{
     StreamSlice, Topic,
 };
 use gesta_core::registry::Registry;
-use gesta_core::{
-    ContentType, Error, LogId, LogMap, Position, Result, StreamId, Visibility, log_of,
-};
+use gesta_core::{ContentType, Error, LogId, Position, Result, StreamId, Visibility, log_of};
 use tokio::time::{Instant, timeout_at};
 
-use crate::check::OpenCopy;
-use crate::info::Joined;
-use crate::leases::Leases;
-use crate::route::{DatabasePart, Routes};
-use crate::writer::RoutedWriter;
+use crate::log_map::LogMap;
+use crate::several::check::OpenCopy;
+use crate::several::info::Joined;
+use crate::several::leases::Leases;
+use crate::several::route::{DatabasePart, Routes};
+use crate::several::writer::RoutedWriter;
 
 /// How long [`Backend::each_log_end`] waits for the other databases once one has told the ends of its logs.
 const OTHERS_WITHIN: Duration = Duration::from_secs(5);

@@ -8,18 +8,16 @@
 //! Invariants: a map that exists names exactly one database for each log, and no database twice. A database is known by
 //! its id, never by its address, which may change. Every change has the next version. One log at a time is being moved.
 //! What a database notes for itself is written only when a log comes to it, never with a copy of the map.
-//! Not here: comparing copies, the steps of a move (`gesta-several`).
+//! Not here: comparing copies, the steps of a move (`several`).
 
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use gesta_core::backend::{RowId, WriterEpoch};
+use gesta_core::limits::{DATABASES_MAX, LOGS_MAX};
+use gesta_core::{Error, Incarnation, LogId, Position, Result, Revision};
 use uuid::Uuid;
-
-use crate::backend::{RowId, WriterEpoch};
-use crate::error::{Error, Result};
-use crate::ids::{Incarnation, LogId, Position, Revision};
-use crate::limits::{DATABASES_MAX, LOGS_MAX};
 
 /// Identity of one database of a store, drawn when the database becomes one of the store. A copy of the database has
 /// the same identity.
@@ -454,6 +452,7 @@ pub trait KeepsMap: Send + Sync + 'static {
 
 #[cfg(test)]
 mod tests {
+    use gesta_core::Timestamp;
     use proptest::prelude::*;
 
     use super::*;
@@ -579,8 +578,8 @@ mod tests {
             let mut all = vec![map.origin(); 3];
             let mut from = map.incarnation(all.clone()).positions_from();
             for (n, at) in (0..).zip(replaced) {
-                let now = crate::Timestamp(1_800_000_000_000_000 + n * 1_000);
-                all[at] = all[at].after(crate::Position(3), now);
+                let now = Timestamp(1_800_000_000_000_000 + n * 1_000);
+                all[at] = all[at].after(Position(3), now);
                 let next = map.incarnation(all.clone());
                 prop_assert!(next.positions_from() > from);
                 from = next.positions_from();

@@ -1,16 +1,12 @@
 //! What is refused before anything is served: databases that are not all those of one store, or do not agree.
 
-#![expect(clippy::expect_used, reason = "tests stop at the first surprise")]
-
-mod support;
-
 use gesta_core::backend::Backend;
 use gesta_core::registry::LeaseEpoch;
-use gesta_core::{ErrorKind, LogId, MapCopy};
-use gesta_postgres::{Config, PostgresBackend, schema};
+use gesta_core::{ErrorKind, LogId};
+use gesta_postgres::{Config, MapCopy, PostgresBackend, schema};
 use gesta_rig::{Server, fresh_schema, shared};
 
-use support::{config, create, several};
+use crate::support::{config, create, several};
 
 fn urls(server: &Server, count: usize) -> Vec<String> {
     let url = |_| format!("{}?schema={}&readers=1", server.url(), fresh_schema());
@@ -135,6 +131,7 @@ async fn printed_databases_make_one_store() {
     let made = several(&all).await.expect("whole");
     let copied: Vec<&MapCopy> = copies.iter().collect();
     assert_eq!(*made.map(), copied[0].map);
+    let made = made.backend();
     assert_eq!(made.history().incarnation, copies[0].map.origin());
     assert_eq!(made.info().logs, 4);
 }
@@ -150,7 +147,7 @@ async fn epochs_of_leases_grow_with_the_map() {
         for url in &all {
             execute(url, &format!("UPDATE map SET version = {version}")).await;
         }
-        let store = several(&all).await.expect("opens");
+        let store = several(&all).await.expect("opens").backend();
         let logs_of = [[0, 2], [1, 3]];
         for (registry, logs) in store.registries().iter().zip(logs_of) {
             let look = registry.look().await.expect("looks");

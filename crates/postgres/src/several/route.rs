@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use gesta_core::backend::Backend;
-use gesta_core::{Error, ErrorKind, KeepsMap, LogId, LogMap, MapCopy, Result};
+use gesta_core::{Error, ErrorKind, LogId, Result};
 use tokio::time::timeout;
 
 use self::database::{Database, Histories, Standing};
 use self::task::SharedTask;
-use crate::check::{OpenCopy, arrange, with_logs};
+use crate::log_map::{KeepsMap, LogMap, MapCopy};
+use crate::several::check::{OpenCopy, arrange, with_logs};
 
 /// How often one call is sent at most, if the log moves meanwhile.
 const TRIES_MAX: usize = 3;
