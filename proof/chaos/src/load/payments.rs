@@ -4,13 +4,10 @@
 //! At the end of each stretch, with everything healed, each reservation whose time is over must be paid or given back,
 //! and its timer over. Those that a fast clock has made due later are looked at in a later one, and at the end of the
 //! run, which waits for all of them.
-//! Read `book` first (what is stored), then `judge` (what is promised), then `users` (what is asked) and `replies`
-//! (whether the answers can be true).
+//! Read `forms` first (what is stored), then `users` (what is asked).
+//! Not here: what is promised, and whether the answers can be true (`gesta_kit::judge::{payments, replies}`).
 
-mod book;
-mod file;
-mod judge;
-mod replies;
+mod forms;
 #[cfg(test)]
 mod tests;
 mod users;
@@ -22,22 +19,21 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use gesta_core::{AllFrom, Clock as _, EventStore, ReadAll, SystemClock};
-use gesta_load::cinema::{Wrong, Wrongs};
+use gesta_kit::history::payments::{SeatBook, SeatReply, SeatRound, StoredWithin};
+use gesta_kit::judge::payments::{self as judge, Clocks, Counts, Terms};
+use gesta_kit::judge::replies;
+use gesta_kit::verdict::{Kind, Verdict};
 use gesta_load::machine::store::{self, Opened};
 use gesta_report::failure::{Context as _, Failure, Result, fail};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::book::{Book, Seen};
-use self::judge::Terms;
-use self::users::{Common, Record, Reply, User};
-use super::seats::{DOUBLED, count};
+use self::users::{Common, User};
+use super::seats::DOUBLED;
 use super::{Hurt, Load, Shown};
 use crate::history_file::HistoryFile;
 use crate::world::clocks::ClockReadings;
 use crate::world::{Member, World};
-
-use self::judge::Counts;
 
 /// The lease of the timers of a cinema.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
@@ -92,7 +88,7 @@ struct RoundResult {
     unknown: u64,
     /// Of the whole run.
     events: u64,
-    wrongs: Wrongs,
+    verdict: Verdict,
     /// Of the whole run.
     counts: Counts,
     /// How long after the last reservation of the round was due nothing was open any more.
@@ -175,14 +171,15 @@ impl Load for Payments {
         let clocks = world.clock_readings();
         let judged = ledger.judge(users, clocks, &self.history).await?;
         let before = std::mem::replace(&mut self.events, judged.events);
+        let count = |kind: &Kind| judged.verdict.count(*kind);
         Ok(Shown {
             acknowledged: judged.acknowledged,
-            lost: count(&judged.wrongs, &[Wrong::NotStored]),
-            doubled: count(&judged.wrongs, &DOUBLED),
-            stale: count(&judged.wrongs, &[Wrong::Stale]),
+            lost: count(&Kind::NotStored),
+            doubled: DOUBLED.iter().map(count).sum(),
+            stale: count(&Kind::Stale),
             unknown: judged.unknown,
             events: judged.events - before,
-            problems: judged.wrongs.told(),
+            problems: judged.verdict.findings(),
             told: format!(
                 "{} commands were acknowledged, {} outcomes stayed unknown; {}, all done {:.1?} after the last was due",
                 judged.acknowledged, judged.unknown, judged.counts, judged.done_after
@@ -195,9 +192,9 @@ impl Load for Payments {
         let Some(ledger) = self.ledger.as_ref().filter(|_| !is_stopped) else {
             return Ok(Shown::default());
         };
-        let (wrongs, counts) = ledger.end(world.clock_readings()).await?;
+        let (verdict, counts) = ledger.end(world.clock_readings()).await?;
         Ok(Shown {
-            problems: wrongs.told(),
+            problems: verdict.findings(),
             told: format!("{counts}."),
             ..Shown::default()
         })
@@ -210,11 +207,11 @@ struct Ledger {
     pay_within: Duration,
     patience: Patience,
     opened: Opened,
-    book: Arc<Mutex<Book>>,
+    book: Arc<Mutex<SeatBook>>,
     read: Arc<ReadSoFar>,
     reading: JoinHandle<()>,
     /// What was asked and answered in each round that is over.
-    rounds: Mutex<Vec<Record>>,
+    rounds: Mutex<Vec<SeatRound>>,
     _over: DropGuard,
 }
 
@@ -247,7 +244,7 @@ impl Ledger {
         })
     }
 
-    fn terms(&self, clocks: ClockReadings) -> Terms {
+    fn terms<'a>(&self, clocks: &'a ClockReadings) -> Terms<'a> {
         Terms {
             pay_within: micros(self.pay_within),
             clocks,
@@ -269,19 +266,16 @@ impl Ledger {
 
     /// Waits until nothing is open that is due at a time, which may be to come; gives what is open all the same, and
     /// how long it took from then on.
-    async fn settle(
-        &self,
-        clocks: &ClockReadings,
-        until: i64,
-    ) -> Result<(Vec<(Wrong, String)>, Duration)> {
-        let terms = self.terms(clocks.clone());
+    async fn settle(&self, clocks: &ClockReadings, until: i64) -> Result<(Verdict, Duration)> {
+        let terms = self.terms(clocks);
         let wait = u64::try_from(until - now()).unwrap_or_default();
         tokio::time::sleep(Duration::from_micros(wait)).await;
         let begun = Instant::now();
         loop {
             self.read_until(now()).await?;
-            let open = judge::open(&self.book.lock().unwrap(), &terms, until);
-            if open.is_empty() || begun.elapsed() > self.patience.done {
+            let mut open = Verdict::default();
+            judge::open(&self.book.lock().unwrap(), terms, until, &mut open);
+            if open.is_clean() || begun.elapsed() > self.patience.done {
                 return Ok((open, begun.elapsed()));
             }
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -295,39 +289,34 @@ impl Ledger {
         clocks: ClockReadings,
         history: &HistoryFile,
     ) -> Result<RoundResult> {
-        let told = users.end().await?;
+        let round = users.end().await?;
         let until = now() + micros(self.pay_within);
-        let (open, done_after) = self.settle(&clocks, until).await?;
+        let (mut verdict, done_after) = self.settle(&clocks, until).await?;
         let book = self.book.lock().unwrap();
-        let mut wrongs = Wrongs::default();
-        for (kind, what) in open {
-            wrongs.add(kind, 1, || what);
-        }
-        let counts = judge::judge(&book, &self.terms(clocks), &mut wrongs);
+        let counts = judge::judge(&book, self.terms(&clocks), &mut verdict);
         let mut rounds = self.rounds.lock().unwrap();
         // What comes late of an earlier round is judged in the end.
         let earlier: Vec<&str> = rounds.iter().map(|round| round.prefix.as_str()).collect();
-        replies::judge(&book, &[&told], &earlier, &mut wrongs);
-        history.add(|| file::operations(&book, &told))?;
-        let count = |reply: fn(&Reply) -> bool| {
-            let asked = told.asked.iter().filter(|asked| reply(&asked.reply));
+        replies::judge(&book, &[&round], &earlier, &mut verdict);
+        history.add(|| round.operations(&book))?;
+        let count = |reply: SeatReply| {
+            let asked = round.asked.iter().filter(|asked| asked.reply == reply);
             asked.count() as u64
         };
-        let acknowledged = count(|reply| *reply == Reply::Done);
-        let unknown = count(|reply| *reply == Reply::Open);
-        rounds.push(told);
+        let (acknowledged, unknown) = (count(SeatReply::Done), count(SeatReply::Open));
+        rounds.push(round);
         Ok(RoundResult {
             acknowledged,
             unknown,
             events: book.events,
-            wrongs,
+            verdict,
             counts,
             done_after,
         })
     }
 
     /// Reads everything once more, with a store that has seen nothing of it.
-    async fn read_again(&self) -> Result<Book> {
+    async fn read_again(&self) -> Result<SeatBook> {
         let opened = store::open_url(&self.url, Duration::ZERO, 1).await?;
         let book = read_whole(opened.store.as_ref(), self.patience.read).await?;
         opened.store.shutdown().await?;
@@ -335,10 +324,10 @@ impl Ledger {
     }
 
     /// Waits until every reservation of the run is due, and judges all of them; nobody asks for anything any more.
-    async fn end(&self, clocks: ClockReadings) -> Result<(Wrongs, Counts)> {
-        let terms = self.terms(clocks.clone());
+    async fn end(&self, clocks: ClockReadings) -> Result<(Verdict, Counts)> {
+        let terms = self.terms(&clocks);
         self.read_until(now()).await?;
-        let last = judge::last_due(&self.book.lock().unwrap(), &terms);
+        let last = judge::last_due(&self.book.lock().unwrap(), terms);
         let until = last.unwrap_or_default().max(now());
         let wait = u64::try_from(until - now()).unwrap_or_default();
         if wait > 0 {
@@ -347,16 +336,12 @@ impl Ledger {
                 Duration::from_micros(wait)
             );
         }
-        let (open, _) = self.settle(&clocks, until).await?;
-        let mut wrongs = Wrongs::default();
-        for (kind, what) in open {
-            wrongs.add(kind, 1, || what);
-        }
+        let (mut verdict, _) = self.settle(&clocks, until).await?;
         // The product must say the same.
         let timers = gesta::timers::Timers::on(&self.opened.store, TIMERS)?;
         for timer in timers.pending().await? {
             let told = || format!("timer {} of {}, due {}", timer.id, timer.key, timer.due);
-            wrongs.add(Wrong::TimerPending, 1, told);
+            verdict.add(Kind::TimerPending, 1, told);
         }
         // What was read as it was stored is what is stored.
         let before = self.book.lock().unwrap().clone();
@@ -365,27 +350,39 @@ impl Ledger {
         let (book, rounds) = (self.book.lock().unwrap(), self.rounds.lock().unwrap());
         let missing = [before.missing_in(&again), again.missing_in(&book)];
         for what in missing.into_iter().flatten() {
-            wrongs.add(Wrong::ReadOtherwise, 1, || what);
+            verdict.add(Kind::ReadOtherwise, 1, || what);
         }
-        let counts = judge::judge(&book, &terms, &mut wrongs);
-        let rounds: Vec<&Record> = rounds.iter().collect();
-        replies::judge(&book, &rounds, &[], &mut wrongs);
-        Ok((wrongs, counts))
+        let counts = judge::judge(&book, terms, &mut verdict);
+        let rounds: Vec<&SeatRound> = rounds.iter().collect();
+        replies::judge(&book, &rounds, &[], &mut verdict);
+        Ok((verdict, counts))
+    }
+}
+
+impl Clocks for ClockReadings {
+    fn were_right(&self, from: i64, to: i64) -> bool {
+        self.were_right(from, to)
+    }
+
+    fn latest(&self, from: i64, to: i64) -> i64 {
+        self.latest(from, to)
     }
 }
 
 /// Reads a store from its beginning to its end.
-async fn read_whole(store: &dyn EventStore, within: Duration) -> Result<Book> {
-    let (mut book, mut from, begun) = (Book::default(), AllFrom::Start, Instant::now());
+async fn read_whole(store: &dyn EventStore, within: Duration) -> Result<SeatBook> {
+    let (mut book, mut from, begun) = (SeatBook::default(), AllFrom::Start, Instant::now());
     loop {
         let page = ReadAll::forwards().from(from.clone());
         match store.read_all(page).await {
             Ok(page) => {
-                let seen = Seen {
+                let seen = StoredWithin {
                     after: 0,
                     by: now(),
                 };
-                page.events.iter().for_each(|event| book.take(event, seen));
+                page.events
+                    .iter()
+                    .for_each(|event| forms::take(&mut book, event, seen));
                 if page.end {
                     return Ok(book);
                 }
@@ -443,7 +440,7 @@ impl Users {
     }
 
     /// Ends them, and reads every show through every node.
-    async fn end(mut self) -> Result<Record> {
+    async fn end(mut self) -> Result<SeatRound> {
         self.common.over.cancel();
         while let Some(ended) = self.running.join_next().await {
             ended?;
@@ -474,7 +471,7 @@ impl ReadSoFar {
 /// Reads the log as it grows.
 struct Reader {
     store: Arc<dyn EventStore>,
-    book: Arc<Mutex<Book>>,
+    book: Arc<Mutex<SeatBook>>,
     read: Arc<ReadSoFar>,
 }
 
@@ -487,12 +484,14 @@ impl Reader {
             let page = ReadAll::forwards().from(from.clone());
             match self.store.read_all(page).await {
                 Ok(page) => {
-                    let seen = Seen {
+                    let seen = StoredWithin {
                         after: self.read.until.load(Ordering::Acquire),
                         by: now(),
                     };
                     let mut book = self.book.lock().unwrap();
-                    page.events.iter().for_each(|event| book.take(event, seen));
+                    page.events
+                        .iter()
+                        .for_each(|event| forms::take(&mut book, event, seen));
                     drop(book);
                     *self.read.trouble.lock().unwrap() = None;
                     from = AllFrom::Checkpoint(page.next);

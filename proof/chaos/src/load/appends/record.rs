@@ -1,13 +1,13 @@
 //! What happened during a run, beside the history that the checker judges: answers, and which unknown outcomes are
 //! excused.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use gesta_core::{Append, Checkpoint, ErrorKind, EventId, RecordedEvent};
-use gesta_kit::history::{HistoryReport, RunHistory, TailerId};
+use gesta_core::{Append, Checkpoint, ErrorKind, RecordedEvent};
+use gesta_kit::history::{Acknowledged, HistoryReport, RunHistory, TailerId};
 use gesta_load::machine::ask::Answer;
 
 use super::tails::Sink;
@@ -32,19 +32,6 @@ pub(crate) const COUNTED: [&str; 7] = [
     "open",
 ];
 
-/// An append that was acknowledged.
-#[derive(Debug, Clone)]
-pub(crate) struct Acknowledged {
-    /// Its events.
-    pub(crate) ids: Vec<EventId>,
-    /// When the attempt began that was acknowledged, and when it was.
-    pub(crate) begun: Instant,
-    /// See `begun`.
-    pub(crate) answered: Instant,
-    /// The checkpoint of the answer.
-    pub(crate) checkpoint: Checkpoint,
-}
-
 /// An attempt whose outcome was unknown. Whether that is excused is known once its round is over.
 #[derive(Debug)]
 struct Unknown {
@@ -59,9 +46,6 @@ struct Unknown {
 pub(crate) struct Record {
     /// Every attempt and every event that a tail received.
     pub(crate) history: RunHistory,
-    acknowledged: Mutex<Vec<Acknowledged>>,
-    /// When the newest append of each writer had begun that was acknowledged.
-    newest: Mutex<HashMap<usize, Instant>>,
     /// By the way to the store, and by what is counted.
     counts: Mutex<BTreeMap<String, BTreeMap<&'static str, u64>>>,
     /// How often tails have come back.
@@ -131,26 +115,10 @@ impl Record {
         }
     }
 
-    /// An append of a writer, whose last attempt had begun then, has its last answer.
-    pub(crate) fn answered(
-        &self,
-        writer: usize,
-        way: &str,
-        request: &Append,
-        begun: Instant,
-        answer: &Answer,
-    ) {
+    /// An append has its last answer.
+    pub(crate) fn answered(&self, way: &str, request: &Append, answer: &Answer) {
         match answer {
-            Answer::Stored(appended) => {
-                let parts = request.streams.iter();
-                let ids = parts.flat_map(|part| part.events.iter().filter_map(|event| event.id));
-                self.acknowledged.lock().unwrap().push(Acknowledged {
-                    ids: ids.collect(),
-                    begun,
-                    answered: Instant::now(),
-                    checkpoint: appended.checkpoint.clone(),
-                });
-                self.newest.lock().unwrap().insert(writer, begun);
+            Answer::Stored(_) => {
                 self.count(way, "acknowledged", 1);
                 self.count(way, "events", request.events() as u64);
             }
@@ -174,14 +142,12 @@ impl Record {
 
     /// What was acknowledged so far.
     pub(crate) fn acknowledged(&self) -> Vec<Acknowledged> {
-        self.acknowledged.lock().unwrap().clone()
+        self.history.acknowledged()
     }
 
     /// How many of these writers had no append acknowledged that began after a moment.
     pub(crate) fn behind(&self, writers: usize, since: Instant) -> usize {
-        let newest = self.newest.lock().unwrap();
-        let is_behind = |writer: &usize| newest.get(writer).is_none_or(|begun| *begun <= since);
-        (0..writers).filter(is_behind).count()
+        self.history.behind(0..writers as u64, since).len()
     }
 
     /// Something that must not happen did.

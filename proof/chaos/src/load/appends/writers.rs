@@ -9,7 +9,6 @@ use gesta_core::{
     Append, ErrorKind, EventData, EventId, EventType, ExpectedRevision, Revision, StreamAppend,
     StreamId,
 };
-use gesta_kit::history::Outcome;
 use gesta_load::machine::CurrentStore;
 use gesta_load::machine::ask::{Answer, Attempt, ask};
 use gesta_load::random::Random;
@@ -222,7 +221,7 @@ impl Writer {
             }
             Attempt::Ended(outcome) => {
                 if let Some(written) = written.take() {
-                    record.history.end(written, Outcome::from(outcome));
+                    record.history.answered(written, outcome);
                 }
                 if let Err(error) = outcome
                     && error.is_retryable()
@@ -232,7 +231,7 @@ impl Writer {
             }
         })
         .await;
-        record.answered(self.number, &self.way, &request, begun, &answer);
+        record.answered(&self.way, &request, &answer);
         answer
     }
 }

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gesta::groups::{ConsumerGroups as _, Create, GroupId, Settings, Source};
-use gesta_core::{Filter, StreamId};
+use gesta_core::{Filter, Revision, StreamId};
 use gesta_grpc::messages::groups::{ReadReq, ReadResp, read_req, read_resp};
 use gesta_grpc::messages::shared::Empty;
 use gesta_grpc::{frame, ids};
+use gesta_kit::history::Deliveries;
+use gesta_kit::judge::groups;
+use gesta_kit::judge::tails::Given;
 use gesta_load::entities::tally::read_stream;
 use gesta_load::machine::grpc::{self, GROUPS, Messages, identifier, read};
 use gesta_load::random::Random;
@@ -18,7 +21,7 @@ use http_body_util::BodyExt as _;
 use http_body_util::channel::Channel;
 use tokio::task::JoinSet;
 
-use super::judge::{self, Given, Stored, Wanted};
+use super::judge::{Stored, Wanted};
 use super::subscribers::given;
 use crate::world::{Operator, Way};
 
@@ -38,8 +41,7 @@ const AGAIN: [&str; 5] = ["", "1", "8", "10", "14"];
 struct Group {
     id: GroupId,
     wanted: Wanted,
-    finished: Mutex<HashSet<Given>>,
-    deliveries: Mutex<u64>,
+    history: Deliveries<Given>,
     wrong: Mutex<Vec<String>>,
 }
 
@@ -73,8 +75,7 @@ impl Consumers {
             let group = Arc::new(Group {
                 id,
                 wanted,
-                finished: Mutex::default(),
-                deliveries: Mutex::default(),
+                history: Deliveries::new(),
                 wrong: Mutex::default(),
             });
             for consumer in 0..CONSUMERS {
@@ -95,10 +96,12 @@ impl Consumers {
         let (store, mut open) = (way.connect()?, Vec::new());
         for group in &self.all {
             let links = read_stream(&store, group.id.parked_stream().as_str()).await?;
-            let links = links.iter().map(|link| String::from_utf8_lossy(&link.data));
-            let parked: HashSet<String> = links.map(std::borrow::Cow::into_owned).collect();
-            let finished = group.finished.lock().unwrap();
-            let left = judge::unsettled(&stored.wanted(&group.wanted), &finished, &parked);
+            let links = links.iter().filter_map(|link| groups::linked(&link.data));
+            let parked: HashSet<(Revision, StreamId)> = links.collect();
+            let wanted = stored.wanted(&group.wanted);
+            let is_parked = |one: &&Given| parked.contains(&(one.revision, one.stream.clone()));
+            let parked: Vec<Given> = wanted.iter().filter(is_parked).cloned().collect();
+            let left = groups::unsettled(&group.history, &wanted, &parked);
             if let Some(first) = left.first() {
                 open.push(format!(
                     "group {}: {} events were not delivered, first {first:?}",
@@ -113,7 +116,7 @@ impl Consumers {
     /// How many events were delivered so far.
     pub(crate) fn deliveries(&self) -> u64 {
         let all = self.all.iter();
-        all.map(|group| *group.deliveries.lock().unwrap()).sum()
+        all.map(|group| group.history.counts().0 as u64).sum()
     }
 
     /// What should not have happened.
@@ -192,7 +195,6 @@ impl Group {
             let Some(event) = event.event else {
                 return fail("a message without an event");
             };
-            *self.deliveries.lock().unwrap() += 1;
             match self.answer(&event, random)? {
                 None => return Ok(Default::default()),
                 Some(answer) => sender.send_data(frame::framed(&answer)).await?,
@@ -216,6 +218,7 @@ impl Group {
         let stream = event.stream_identifier.as_ref();
         let created = event.metadata.get("created");
         let given = given(event.id.as_ref(), stream, event.stream_revision, created)?;
+        self.history.delivered(0, given.clone(), 0);
         let ids = vec![ids::uuid(given.id.0, ids::UuidForm::Structured)];
         let nack = |action: Action| {
             read_req::Content::Nack(read_req::Nack {
@@ -226,7 +229,7 @@ impl Group {
             })
         };
         let finish = || {
-            self.finished.lock().unwrap().insert(given.clone());
+            self.history.finish(given.clone());
         };
         let content = match random.below(1_000) {
             0..3 => return Ok(None),

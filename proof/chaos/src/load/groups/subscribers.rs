@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use gesta_core::{
     AllFrom, Checkpoint, ErrorKind, EventId, EventStore as _, Filter, Position, ReadAll,
-    RecordedEvent, StreamId, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage, Timestamp,
+    RecordedEvent, Revision, StreamId, Subscribe, SubscribeFrom, SubscribeTo, SubscriptionMessage,
+    Timestamp,
 };
 use gesta_grpc::messages::shared::{Empty, StreamIdentifier, Uuid};
 use gesta_grpc::messages::streams::{ReadReq, ReadResp, read_req, read_resp};
 use gesta_grpc::{frame, ids};
+use gesta_kit::judge::tails::{self, Extent, Given};
 use gesta_load::machine::grpc::{self, Messages, STREAMS, identifier, read};
 use gesta_report::failure::{Result, fail};
 use http_body_util::{BodyExt as _, Full};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::judge::is_named;
-use super::judge::{self, Given, Stored, Wanted};
+use super::judge::{Stored, Wanted, is_named};
 use crate::world::Way;
 
 /// Pause before a subscriber comes back.
@@ -175,17 +176,18 @@ impl Subscribers {
         for one in &self.all {
             let seen = &mut *one.seen.lock().unwrap();
             let wanted = stored.wanted(&one.wanted);
-            let mut wrong = std::mem::take(&mut seen.wrong);
+            let wrong = std::mem::take(&mut seen.wrong);
             for past in seen.past.drain(..) {
                 verdict.told += 1;
-                let found = judge::told(&past.given, &wanted, stored.logs);
-                wrong.extend(
-                    found
-                        .iter()
-                        .map(|text| format!("{text}; told: {}", past.told)),
-                );
+                let extent = Extent::BeginningThenLost;
+                let found = tails::judge(&one.name, &past.given, &wanted, stored.logs, extent);
+                let found = found.violations.iter();
+                let found = found.map(|text| format!("{text}; told: {}", past.told));
+                verdict.wrong.extend(found);
             }
-            wrong.extend(judge::not_told(&seen.given, &wanted, stored.logs));
+            let found = tails::judge(&one.name, &seen.given, &wanted, stored.logs, Extent::All);
+            let found = found.violations.iter().map(ToString::to_string);
+            verdict.wrong.extend(found);
             let named = wrong
                 .into_iter()
                 .map(|text| format!("{}: {text}", one.name));
@@ -336,11 +338,11 @@ impl Subscriber {
                     .push(format!("was given {given} where {wanted} comes next"));
             }
         }
-        self.given(Given::of(event), &event.data);
+        self.given(Given::without_position(event), &event.data);
     }
 
     fn given(&self, given: Given, data: &[u8]) {
-        if given.is_of_the_store() {
+        if given.stream.is_system() {
             return;
         }
         let seen = &mut *self.seen.lock().unwrap();
@@ -348,7 +350,7 @@ impl Subscriber {
             seen.wrong
                 .push(format!("was given another's name: {given:?}"));
         }
-        seen.furthest = seen.furthest.max(given.revision);
+        seen.furthest = seen.furthest.max(given.revision.0);
         seen.given.push(given);
     }
 }
@@ -378,9 +380,10 @@ pub(super) fn given(
     };
     Ok(Given {
         stream,
-        revision,
+        revision: Revision(revision),
         id: EventId(id),
         created: Timestamp(created / 10),
+        position: None,
     })
 }
 
@@ -402,7 +405,7 @@ fn request(wanted: &Wanted, after: Option<u64>, last: Option<&Given>) -> ReadReq
         }),
         Wanted::Stream(stream) => StreamOption::Stream(StreamOptions {
             stream_identifier: identifier(stream.as_str()),
-            revision_option: Some(match last.and_then(|last| last.revision.checked_sub(1)) {
+            revision_option: Some(match last.and_then(|last| last.revision.0.checked_sub(1)) {
                 None => RevisionOption::Start(Empty {}),
                 Some(before) => RevisionOption::Revision(before),
             }),

@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use gesta_kit::history::payments::{
+    Deed, SeatCommand, SeatReply, SeatRound, SeatSight, ShowRead, ShowSeat,
+};
 use gesta_load::machine::http::Connection;
 use gesta_load::random::Random;
 use gesta_report::failure::{Result, fail};
@@ -18,8 +21,6 @@ use serde::Deserialize;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-
-use super::book::{Did, Seat};
 
 /// Shows of a round at least, and for each user, and their seats: so many that not all are paid in the end.
 const SHOWS_MIN: usize = 50;
@@ -36,83 +37,17 @@ const PAUSE_MILLIS: (u64, u64) = (50, 500);
 /// So many seats that were reserved last are asked for again.
 const RECENT: usize = 32;
 
-/// What a reply says about a seat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Saw {
-    Free,
-    Reserved,
-    Paid,
-    /// Reserved, and perhaps paid.
-    Held,
-}
-
-impl Saw {
-    /// True if a seat that is so can be said to be like that.
-    pub(super) fn fits(self, said: Self) -> bool {
-        self == said || said == Self::Held && self != Self::Free
+/// What the seat was, if this is the answer by which the cinema refuses the command for that reason: a line that begins
+/// with the name of the reason. Other commands have other reasons (`cinema/src/domain.rs`).
+fn refused_since(deed: Deed, answer: &str) -> Option<SeatSight> {
+    let is_of_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    let name = answer.split(|c: char| !is_of_name(c)).next()?;
+    match (deed, name) {
+        (Deed::Reserve, "SEAT_NOT_AVAILABLE") => Some(SeatSight::Held),
+        (Deed::Pay | Deed::Cancel, "SEAT_NOT_RESERVED") => Some(SeatSight::Free),
+        (Deed::Pay | Deed::Cancel, "SEAT_PAID") => Some(SeatSight::Paid),
+        _ => None,
     }
-}
-
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reply {
-    Done,
-    /// Not done, because the seat was so.
-    Refused(Saw),
-    /// No answer in all the time.
-    Open,
-}
-
-/// A command.
-#[derive(Debug, Clone)]
-pub(super) struct Command {
-    pub(super) key: String,
-    pub(super) seat: Seat,
-    pub(super) did: Did,
-    /// When it was first sent, when it was sent the last time, and when the answer came: numbers of one counter.
-    pub(super) first: u64,
-    pub(super) begin: u64,
-    pub(super) end: u64,
-    /// An attempt before had no answer.
-    pub(super) in_doubt: bool,
-    pub(super) reply: Reply,
-}
-
-impl Did {
-    /// What the seat was, if this is the answer by which the cinema refuses the command for that reason: a line that
-    /// begins with the name of the reason. Other commands have other reasons (`cinema/src/domain.rs`).
-    fn refused_since(self, answer: &str) -> Option<Saw> {
-        let is_of_name = |c: char| c.is_ascii_uppercase() || c == '_';
-        let name = answer.split(|c: char| !is_of_name(c)).next()?;
-        match (self, name) {
-            (Self::Reserved, "SEAT_NOT_AVAILABLE") => Some(Saw::Held),
-            (Self::Paid | Self::Cancelled, "SEAT_NOT_RESERVED") => Some(Saw::Free),
-            (Self::Paid | Self::Cancelled, "SEAT_PAID") => Some(Saw::Paid),
-            _ => None,
-        }
-    }
-}
-
-/// A show that was read.
-#[derive(Debug, Clone)]
-pub(super) struct Reading {
-    pub(super) show: Uuid,
-    pub(super) begin: u64,
-    pub(super) end: u64,
-    pub(super) seats: Vec<Saw>,
-}
-
-/// All replies of a round.
-#[derive(Debug, Default)]
-pub(super) struct Record {
-    /// What the keys of the round begin with.
-    pub(super) prefix: String,
-    pub(super) asked: Vec<Command>,
-    pub(super) reads: Vec<Reading>,
-    /// Answers that no request deserves.
-    pub(super) strange: Vec<String>,
-    /// Commands that had no answer although all was healed.
-    pub(super) given_up: Vec<String>,
 }
 
 /// What each user got done since somebody began to count.
@@ -130,9 +65,9 @@ impl Progress {
     }
 
     /// A command of a user that was begun then has ended so.
-    fn note(&mut self, user: usize, begun: Instant, reply: Reply) {
+    fn note(&mut self, user: usize, begun: Instant, reply: SeatReply) {
         // A node that changes nothing may refuse all the same.
-        if reply == Reply::Done && begun >= self.since {
+        if reply == SeatReply::Done && begun >= self.since {
             self.done[user] += 1;
         }
     }
@@ -158,8 +93,8 @@ pub(super) struct Common {
     ticks: AtomicU64,
     keys: AtomicU64,
     progress: Mutex<Progress>,
-    recent: Mutex<VecDeque<Seat>>,
-    told: Mutex<Record>,
+    recent: Mutex<VecDeque<ShowSeat>>,
+    told: Mutex<SeatRound>,
     pub(super) over: CancellationToken,
 }
 
@@ -195,9 +130,9 @@ impl Common {
             keys: AtomicU64::default(),
             progress: Mutex::new(Progress::new(users)),
             recent: Mutex::default(),
-            told: Mutex::new(Record {
+            told: Mutex::new(SeatRound {
                 prefix,
-                ..Record::default()
+                ..SeatRound::default()
             }),
             over: CancellationToken::new(),
         }
@@ -256,7 +191,7 @@ impl Common {
     }
 
     /// Reads all shows through all nodes, and gives all replies of the round.
-    pub(super) async fn finish(self: &Arc<Self>) -> Result<Record> {
+    pub(super) async fn finish(self: &Arc<Self>) -> Result<SeatRound> {
         let reads = (0..self.nodes.len()).map(|at| async move {
             let mut user = User::new(self, at, 0);
             for show in &self.shows {
@@ -294,7 +229,7 @@ pub(super) struct User {
     /// The node that is asked.
     at: usize,
     random: Random,
-    later: BinaryHeap<Reverse<(Instant, Seat, Later)>>,
+    later: BinaryHeap<Reverse<(Instant, ShowSeat, Later)>>,
 }
 
 impl User {
@@ -314,7 +249,7 @@ impl User {
         let over = self.common.over.clone();
         while !over.is_cancelled() {
             let is_due =
-                |Reverse((at, ..)): &Reverse<(Instant, Seat, Later)>| *at <= Instant::now();
+                |Reverse((at, ..)): &Reverse<(Instant, ShowSeat, Later)>| *at <= Instant::now();
             if self.later.peek().is_some_and(is_due)
                 && let Some(Reverse((_, seat, later))) = self.later.pop()
             {
@@ -332,18 +267,18 @@ impl User {
         }
     }
 
-    fn choose(&mut self) -> Seat {
+    fn choose(&mut self) -> ShowSeat {
         let show = self.common.shows[self.random.below(self.common.shows.len())];
         let number = u32::try_from(self.random.below(SEATS as usize)).unwrap_or_default();
         let recent = self.common.recent.lock().unwrap();
         if self.random.below(4) == 0 && !recent.is_empty() {
             return recent[self.random.below(recent.len())];
         }
-        Seat { show, number }
+        ShowSeat { show, number }
     }
 
-    async fn reserve(&mut self, seat: Seat) {
-        if self.command(Did::Reserved, seat).await != Reply::Done {
+    async fn reserve(&mut self, seat: ShowSeat) {
+        if self.command(Deed::Reserve, seat).await != SeatReply::Done {
             return;
         }
         {
@@ -367,35 +302,35 @@ impl User {
             .push(Reverse((Instant::now() + wait, seat, later)));
     }
 
-    async fn go_on(&mut self, seat: Seat, later: Later) {
+    async fn go_on(&mut self, seat: ShowSeat, later: Later) {
         match later {
             Later::Pay => {
-                self.command(Did::Paid, seat).await;
+                self.command(Deed::Pay, seat).await;
             }
             Later::PayAndCancel => {
-                self.command(Did::Paid, seat).await;
-                self.command(Did::Cancelled, seat).await;
+                self.command(Deed::Pay, seat).await;
+                self.command(Deed::Cancel, seat).await;
             }
             Later::Cancel => {
-                self.command(Did::Cancelled, seat).await;
+                self.command(Deed::Cancel, seat).await;
             }
             Later::CancelAndReserve => {
-                self.command(Did::Cancelled, seat).await;
+                self.command(Deed::Cancel, seat).await;
                 self.reserve(seat).await;
             }
         }
     }
 
     /// Sends a command until there is an answer.
-    async fn command(&mut self, did: Did, seat: Seat) -> Reply {
+    async fn command(&mut self, deed: Deed, seat: ShowSeat) -> SeatReply {
         let common = Arc::clone(&self.common);
         let number = common.keys.fetch_add(1, Ordering::Relaxed);
         let key = format!("{}{number}", common.prefix);
         let path = format!("/shows/{}/seats/{}", seat.show, seat.number);
-        let body = match did {
-            Did::Reserved => r#"{"action":"RESERVE"}"#,
-            Did::Paid => r#"{"action":"PAY"}"#,
-            Did::Cancelled => r#"{"action":"CANCEL_RESERVATION"}"#,
+        let body = match deed {
+            Deed::Reserve => r#"{"action":"RESERVE"}"#,
+            Deed::Pay => r#"{"action":"PAY"}"#,
+            Deed::Cancel => r#"{"action":"CANCEL_RESERVATION"}"#,
         };
         let (first, mut in_doubt, mut over_since) = (common.tick(), false, None);
         let begun = Instant::now();
@@ -409,19 +344,21 @@ impl User {
             );
             let answer = asked.await;
             let end = common.tick();
-            let refused = |body: &Bytes| did.refused_since(&String::from_utf8_lossy(body));
+            let refused = |body: &Bytes| refused_since(deed, &String::from_utf8_lossy(body));
             let reply = match &answer {
-                Some((202, _)) => Some(Reply::Done),
-                Some((400, body)) if refused(body).is_some() => refused(body).map(Reply::Refused),
+                Some((202, _)) => Some(SeatReply::Done),
+                Some((400, body)) if refused(body).is_some() => {
+                    refused(body).map(SeatReply::Refused)
+                }
                 Some((503, _)) => None,
                 None | Some((500 | 504, _)) => {
                     in_doubt = true;
                     None
                 }
                 Some((status, body)) => {
-                    let text = format!("seat {seat}: {did:?} by {key}: {status} {body:?}");
+                    let text = format!("seat {seat}: {deed:?} by {key}: {status} {body:?}");
                     common.told.lock().unwrap().strange.push(text);
-                    Some(Reply::Open)
+                    Some(SeatReply::Open)
                 }
             };
             let is_over = common.over.is_cancelled();
@@ -430,15 +367,15 @@ impl User {
             if reply.is_none() && is_given_up {
                 let (last, patience) = (answer.map(|(status, _)| status), common.patience);
                 let text = format!(
-                    "seat {seat}: {did:?} by {key} had no answer {patience:.0?} after the end, at last {last:?}"
+                    "seat {seat}: {deed:?} by {key} had no answer {patience:.0?} after the end, at last {last:?}"
                 );
                 common.told.lock().unwrap().given_up.push(text);
             }
-            if let Some(reply) = reply.or(is_given_up.then_some(Reply::Open)) {
-                common.told.lock().unwrap().asked.push(Command {
+            if let Some(reply) = reply.or(is_given_up.then_some(SeatReply::Open)) {
+                common.told.lock().unwrap().asked.push(SeatCommand {
                     key,
                     seat,
-                    did,
+                    deed,
                     first,
                     begin,
                     end,
@@ -465,7 +402,7 @@ impl User {
         let mut told = common.told.lock().unwrap();
         match answer {
             Some((200, body)) => match seats_of(&body) {
-                Some(seats) => told.reads.push(Reading {
+                Some(seats) => told.reads.push(ShowRead {
                     show,
                     begin,
                     end,
@@ -514,15 +451,15 @@ impl User {
 }
 
 /// The seats of the document of a show.
-fn seats_of(body: &[u8]) -> Option<Vec<Saw>> {
+fn seats_of(body: &[u8]) -> Option<Vec<SeatSight>> {
     let show: ShowDocument = serde_json::from_slice(body).ok()?;
     let seats = show.seats.iter().map(|seat| match seat.status.as_str() {
-        "AVAILABLE" => Some(Saw::Free),
-        "RESERVED" => Some(Saw::Reserved),
-        "PAID" => Some(Saw::Paid),
+        "AVAILABLE" => Some(SeatSight::Free),
+        "RESERVED" => Some(SeatSight::Reserved),
+        "PAID" => Some(SeatSight::Paid),
         _ => None,
     });
-    let seats: Option<Vec<Saw>> = seats.collect();
+    let seats: Option<Vec<SeatSight>> = seats.collect();
     seats.filter(|seats| seats.len() == SEATS as usize)
 }
 
@@ -538,12 +475,12 @@ mod tests {
         let mut progress = Progress::new(2);
         progress.since = before + Duration::from_secs(1);
         let later = before + Duration::from_secs(2);
-        (0..9).for_each(|_| progress.note(0, later, Reply::Done));
-        progress.note(1, before, Reply::Done);
-        progress.note(1, later, Reply::Refused(Saw::Held));
-        progress.note(1, later, Reply::Open);
+        (0..9).for_each(|_| progress.note(0, later, SeatReply::Done));
+        progress.note(1, before, SeatReply::Done);
+        progress.note(1, later, SeatReply::Refused(SeatSight::Held));
+        progress.note(1, later, SeatReply::Open);
         assert_eq!(progress.behind(1), [1]);
-        progress.note(1, later, Reply::Done);
+        progress.note(1, later, SeatReply::Done);
         assert_eq!(progress.behind(1), [0; 0]);
         assert_eq!(progress.behind(2), [1]);
     }
@@ -557,7 +494,7 @@ mod tests {
         common.over.cancel();
         let mut user = User::new(&common, 0, 7);
         let seat = user.choose();
-        assert_eq!(user.command(Did::Reserved, seat).await, Reply::Open);
+        assert_eq!(user.command(Deed::Reserve, seat).await, SeatReply::Open);
         let told = common.told.lock().unwrap();
         assert_eq!(told.asked.len(), 1);
         assert_eq!(told.given_up.len(), 1, "{:?}", told.given_up);
@@ -568,17 +505,20 @@ mod tests {
     /// command; all others are findings.
     #[test]
     fn only_the_reason_of_the_command_tells_of_the_seat() {
-        let all = [Did::Reserved, Did::Paid, Did::Cancelled];
+        let all = [Deed::Reserve, Deed::Pay, Deed::Cancel];
         for (answer, saw) in [
-            ("SEAT_NOT_AVAILABLE", [Some(Saw::Held), None, None]),
+            ("SEAT_NOT_AVAILABLE", [Some(SeatSight::Held), None, None]),
             (
                 "SEAT_NOT_RESERVED",
-                [None, Some(Saw::Free), Some(Saw::Free)],
+                [None, Some(SeatSight::Free), Some(SeatSight::Free)],
             ),
-            ("SEAT_PAID", [None, Some(Saw::Paid), Some(Saw::Paid)]),
+            (
+                "SEAT_PAID",
+                [None, Some(SeatSight::Paid), Some(SeatSight::Paid)],
+            ),
             (
                 "SEAT_PAID: long ago",
-                [None, Some(Saw::Paid), Some(Saw::Paid)],
+                [None, Some(SeatSight::Paid), Some(SeatSight::Paid)],
             ),
             ("SEAT_NOT_EXISTS", [None; 3]),
             ("SHOW_NOT_EXISTS", [None; 3]),
@@ -586,7 +526,7 @@ mod tests {
             ("SEAT_PAID_TWICE", [None; 3]),
             ("", [None; 3]),
         ] {
-            assert_eq!(all.map(|did| did.refused_since(answer)), saw, "{answer}");
+            assert_eq!(all.map(|deed| refused_since(deed, answer)), saw, "{answer}");
         }
     }
 }
