@@ -9,7 +9,7 @@
 //! a commit before will find it; what is wrong with one log fails the reads of that log alone. So each log is read by
 //! itself if the database refuses a statement of several: a row may be damaged, or all of them may take too long. A log
 //! whose read by itself fails too is read by itself until that succeeds, and rounds wait for no such read. If none of
-//! them fails by itself, fewer share a statement for a while ([`Share`]).
+//! them fails by itself, fewer share a statement for a while ([`StatementSize`]).
 //! Not here: the statement (`tail_pages`), the connections (`pool`).
 
 use std::collections::HashSet;
@@ -129,7 +129,7 @@ where
         under_way: FuturesUnordered::new(),
         failed: HashSet::new(),
         groups: Vec::new(),
-        share: Share::default(),
+        size: StatementSize::default(),
     };
     while let Some(first) = alone.beside(asked.recv()).await {
         alone.beside(tokio::time::sleep_until(not_before)).await;
@@ -151,7 +151,7 @@ where
         let mut round = round.into_iter();
         loop {
             let waiting = round.by_ref().filter(|asked| !asked.answer.is_closed());
-            let most = alone.share.logs_max(Instant::now());
+            let most = alone.size.logs_max(Instant::now());
             let together: Vec<WaitingRead> = waiting.take(most).collect();
             if together.is_empty() {
                 break;
@@ -202,14 +202,14 @@ fn answer_together(
 /// Why not always as many as possible: many may take too long together although none does by itself, for example while
 /// a long snapshot keeps the index entries of rows that were scavenged, or if an administrator has set a short
 /// `statement_timeout`. Each round would wait for the end of that time again, and nobody would learn by it.
-struct Share {
+struct StatementSize {
     logs_max: usize,
     /// When more may be tried again; `None` if all is as it should be.
     grows_at: Option<Instant>,
     divided: BackOff,
 }
 
-impl Default for Share {
+impl Default for StatementSize {
     fn default() -> Self {
         Self {
             logs_max: LOGS_MAX,
@@ -219,7 +219,7 @@ impl Default for Share {
     }
 }
 
-impl Share {
+impl StatementSize {
     /// Returns how many logs may share a statement now.
     fn logs_max(&mut self, now: Instant) -> usize {
         if self.grows_at.is_some_and(|at| at <= now) {
@@ -256,7 +256,7 @@ struct ReadsAlone<'a> {
     /// would be refused because of each of them.
     failed: HashSet<LogId>,
     groups: Vec<Group>,
-    share: Share,
+    size: StatementSize,
 }
 
 /// The end of a read of a log by itself.
@@ -343,7 +343,7 @@ impl<'a> ReadsAlone<'a> {
         if group.left == 0 {
             let group = self.groups.remove(place);
             if !group.has_failed {
-                self.share.is_too_large(group.logs, Instant::now());
+                self.size.is_too_large(group.logs, Instant::now());
             }
         }
     }
@@ -577,22 +577,22 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_was_too_large_grows_again_ever_more_slowly() {
-        let (mut share, start) = (Share::default(), Instant::now());
+    fn a_size_that_was_too_large_grows_again_ever_more_slowly() {
+        let (mut size, start) = (StatementSize::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(share.logs_max(start), LOGS_MAX);
-        share.is_too_large(LOGS_MAX, start);
-        assert_eq!(share.logs_max(after(59)), LOGS_MAX / 2);
-        assert_eq!(share.logs_max(after(60)), LOGS_MAX);
-        share.is_too_large(LOGS_MAX, after(60));
+        assert_eq!(size.logs_max(start), LOGS_MAX);
+        size.is_too_large(LOGS_MAX, start);
+        assert_eq!(size.logs_max(after(59)), LOGS_MAX / 2);
+        assert_eq!(size.logs_max(after(60)), LOGS_MAX);
+        size.is_too_large(LOGS_MAX, after(60));
         // What was sent before is refused as well, and says the same.
-        share.is_too_large(LOGS_MAX, after(60));
-        assert_eq!(share.logs_max(after(60 + 239)), LOGS_MAX / 2);
-        assert_eq!(share.logs_max(after(60 + 240)), LOGS_MAX);
-        assert_eq!(share.logs_max(after(60 + 300)), LOGS_MAX);
-        assert_eq!(share.grows_at, None, "it begins anew");
-        share.is_too_large(1, after(400));
-        assert_eq!(share.logs_max(after(400)), 1);
+        size.is_too_large(LOGS_MAX, after(60));
+        assert_eq!(size.logs_max(after(60 + 239)), LOGS_MAX / 2);
+        assert_eq!(size.logs_max(after(60 + 240)), LOGS_MAX);
+        assert_eq!(size.logs_max(after(60 + 300)), LOGS_MAX);
+        assert_eq!(size.grows_at, None, "it begins anew");
+        size.is_too_large(1, after(400));
+        assert_eq!(size.logs_max(after(400)), 1);
     }
 
     /// What happened: all logs waited until the read of one by itself had met its time limit, and again with each of
