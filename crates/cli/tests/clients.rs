@@ -9,13 +9,15 @@
 )]
 
 mod running;
+mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use running::{Running, until};
+use running::Running;
+use support::wait_until;
 
 /// Longest time in which a reader of a test has what it wants, or is cut off.
 const DEADLINE: Duration = Duration::from_secs(200);
@@ -54,18 +56,18 @@ fn subscribers_that_read_nothing_share_what_waits_for_them() {
         })
         .collect();
     // Every one of them has read the event, and waits for its client.
-    until("subscribers wait", || {
+    wait_until("subscribers wait", || {
         server.metric("gesta_subscription_events_total") == SUBSCRIBERS
     });
     assert_eq!(server.metric("gesta_subscriptions"), SUBSCRIBERS);
     // The last reads may still hold their pages.
-    until("what waits is counted, and counted once", || {
+    wait_until("what waits is counted, and counted once", || {
         let counted = server.metric("gesta_http_in_flight_bytes");
         (EVENT_BYTES..6 * EVENT_BYTES).contains(&counted)
     });
     // Up to 32 reads that run at the same time hold a page each, and the allocator keeps what they gave back; it was
     // ten times as much.
-    until("the subscribers take little memory", || {
+    wait_until("the subscribers take little memory", || {
         server.resident_bytes().saturating_sub(before) < 40 * EVENT_BYTES
     });
 
@@ -79,7 +81,7 @@ fn subscribers_that_read_nothing_share_what_waits_for_them() {
         received += bytes;
     }
     drop(stalled);
-    until("subscribers go", || {
+    wait_until("subscribers go", || {
         server.metric("gesta_subscriptions") == 1
     });
 }
@@ -124,7 +126,7 @@ fn slow_readers_are_cut_off_and_slow_networks_are_not() {
     server.say(&mut idle, "GET /streams/none/subscribe HTTP/1.1\r\n");
     assert!(honest.join().unwrap() >= 5_500_000, "a slow network");
     assert!(slow.join().unwrap() < data.len(), "a slow reader");
-    until("the silent one is left, and it alone", || {
+    wait_until("the silent one is left, and it alone", || {
         server.metric("gesta_subscriptions") == 1
     });
 }
@@ -154,7 +156,7 @@ fn a_graceful_stop_logs_no_error() {
 fn an_insecure_server_warns() {
     let directory = tempfile::tempdir().unwrap();
     let server = Running::start(directory.path(), &[("GESTA_INSECURE", "true")]);
-    until("the warning", || {
+    wait_until("the warning", || {
         let log = server.log();
         let mut warnings = log.lines().filter(|line| line.contains("WARN"));
         warnings.any(|line| line.contains("no authentication"))
@@ -201,7 +203,7 @@ fn health_is_answered_while_all_connections_are_taken_and_files_are_few() {
         );
     }
     drop(held);
-    until("connections are free", || {
+    wait_until("connections are free", || {
         server.get("/info").starts_with("HTTP/1.1 200")
     });
 }
@@ -215,9 +217,9 @@ fn failing_to_accept_is_told_once() {
     // No file more than the server has open now.
     server.allow_open_files(3);
     let waiting: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
-    until("the warning", || server.log().contains("cannot accept"));
+    wait_until("the warning", || server.log().contains("cannot accept"));
     let seen = Instant::now();
-    until("more attempts", || seen.elapsed() > Duration::from_secs(2));
+    wait_until("more attempts", || seen.elapsed() > Duration::from_secs(2));
     let count = server.log().matches("cannot accept").count();
     assert_eq!(count, 1, "{}", server.log());
     server.allow_open_files(1_024);
@@ -250,7 +252,7 @@ fn memory_is_given_back_after_a_load() {
             });
         }
     });
-    until("memory is given back", || {
+    wait_until("memory is given back", || {
         server.resident_bytes() <= RESIDENT_BYTES_MAX
     });
 }

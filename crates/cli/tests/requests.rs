@@ -9,12 +9,14 @@
 
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod running;
+mod support;
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use gesta_kit::depth;
-use running::{Running, until};
+use running::Running;
+use support::wait_until;
 
 /// An answer that waits for nothing comes within this time, even if the machine stands still meanwhile.
 const AT_ONCE: Duration = Duration::from_secs(60);
@@ -152,7 +154,7 @@ fn a_store_that_takes_no_more_is_not_ready_and_says_so_at_once() {
     let variables = [("GESTA_APPEND_GIVE_UP_AFTER", "1h")];
     let server = Running::with_small_files(directory.path(), 4 * 1024 * 1024, &variables);
     // A server that is asked while the machine stands still may say that it is not ready.
-    until("the server is ready", || {
+    wait_until("the server is ready", || {
         status(&server.get("/health/ready")) == 200
     });
     let times_told = || server.log().matches("not ready").count();
@@ -175,6 +177,6 @@ fn a_store_that_takes_no_more_is_not_ready_and_says_so_at_once() {
     for _ in 0..20 {
         server.get("/health/ready");
     }
-    until("it is told", || times_told() > told_before);
+    wait_until("it is told", || times_told() > told_before);
     assert_eq!(times_told(), told_before + 1, "{}", server.log());
 }

@@ -1,33 +1,16 @@
-//! A running server: what it logs, what it holds, and how to talk to it without a client that helps.
+//! A running server with the times and bounds that it has by default: what it logs, what it holds, and how to talk to it
+//! without a client that helps.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-/// Longest wait for something that must come.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::support::{self, PATIENCE, Server, wait_until};
 
-/// Waits for something, but not for ever.
-pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !happened() {
-        assert!(begun.elapsed() < PATIENCE, "{what}: did not happen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-pub(crate) struct Running {
-    child: Child,
-    address: String,
-    log: Arc<Mutex<String>>,
-}
+pub(crate) struct Running(Server);
 
 impl Running {
     /// Starts a server for a store in this directory, with these variables.
@@ -62,61 +45,34 @@ impl Running {
     }
 
     fn spawn(mut command: Command, directory: &Path) -> Self {
-        let store = format!("sqlite:{}", directory.join("gesta.db").display());
-        let mut child = command
-            .args(["serve", "--store", &store, "--listen", "127.0.0.1:0"])
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let log = Arc::new(Mutex::new(String::new()));
-        let (told, address) = mpsc::channel();
-        let kept = Arc::clone(&log);
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                *kept.lock().unwrap() += &format!("{line}\n");
-                if let Some((_, address)) = line.split_once("listening on http://") {
-                    // Nobody waits for a second one.
-                    let _ = told.send(address.trim().to_owned());
-                }
-            }
-        });
-        let mut server = Self {
-            child,
-            address: String::new(),
-            log,
-        };
-        match address.recv_timeout(PATIENCE) {
-            Ok(address) => server.address = address,
-            Err(RecvTimeoutError::Timeout) => panic!("never listens: {}", server.log()),
-            Err(RecvTimeoutError::Disconnected) => panic!("it ended: {}", server.log()),
-        }
-        server
+        let store = support::url_of(&directory.join("gesta.db"));
+        command.args(["serve", "--store", &store, "--listen", "127.0.0.1:0"]);
+        Self(Server::spawn(&mut command))
     }
 
     pub(crate) fn log(&self) -> String {
-        self.log.lock().unwrap().clone()
+        self.0.logged("").join("\n")
     }
 
     fn pid(&self) -> i32 {
-        i32::try_from(self.child.id()).unwrap()
+        i32::try_from(self.0.child.id()).unwrap()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.pid()), signal).unwrap();
+        support::signal(&self.0.child, signal);
     }
 
     /// Waits for its end, and for the last of its log.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        until("the server ends", || {
-            self.child.try_wait().unwrap().is_some()
+        wait_until("the server ends", || {
+            self.0.child.try_wait().unwrap().is_some()
         });
-        until("its log ends", || Arc::strong_count(&self.log) == 1);
-        self.child.wait().unwrap()
+        wait_until("its log ends", || self.0.has_log_ended());
+        self.0.child.wait().unwrap()
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        let socket = TcpStream::connect(&self.address).unwrap();
+        let socket = TcpStream::connect(self.0.address()).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     }
@@ -134,7 +90,7 @@ impl Running {
 
     /// Sends a head that begins with this line.
     pub(crate) fn say(&self, socket: &mut TcpStream, line: &str) {
-        write!(socket, "{line}Host: {}\r\n\r\n", self.address).unwrap();
+        write!(socket, "{line}Host: {}\r\n\r\n", self.0.address()).unwrap();
     }
 
     /// An answer, head and body. The connection may have been closed before all of the request was sent.
@@ -149,14 +105,14 @@ impl Running {
     pub(crate) fn get(&self, path: &str) -> String {
         self.exchange(&format!(
             "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
-            self.address
+            self.0.address()
         ))
     }
 
     pub(crate) fn post(&self, path: &str, body: &str) -> String {
         self.exchange(&format!(
             "POST {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            self.address,
+            self.0.address(),
             body.len()
         ))
     }
@@ -196,12 +152,5 @@ impl Running {
     pub(crate) fn allow_open_files(&self, count: u64) {
         let limits = Some((count, self.open_files_max().1));
         rlimit::prlimit(self.pid(), rlimit::Resource::NOFILE, limits, None).unwrap();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -322,6 +322,11 @@ impl Server {
         found.cloned().collect()
     }
 
+    /// Whether all that it has said was read, as once it has ended.
+    pub(crate) fn has_log_ended(&self) -> bool {
+        Arc::strong_count(&self.log) == 1
+    }
+
     /// Host and port.
     pub(crate) fn address(&self) -> &str {
         self.url.strip_prefix("http://").unwrap()
