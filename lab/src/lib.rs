@@ -3,8 +3,8 @@
 //! Each command measures, prints a table, and appends one JSON line per run to a file. A run after
 //! which something acknowledged is missing is no result: the exit code is 1.
 //! A library, so that `lab-compare` can measure other systems by the same workload; the program is `main.rs`.
-//! Not here: anything a store needs to work; the lab uses the public interface, and plain database
-//! connections beside it to compare and to hurt.
+//! Not here: anything a store needs to work; the lab uses the public interface, and plain database connections beside
+//! it to compare. What hurts a store is `gesta-chaos`.
 
 #![allow(
     clippy::unwrap_used,
@@ -86,7 +86,7 @@ pub fn look_over(arguments: impl IntoIterator<Item = String>) -> std::result::Re
     }
 }
 
-/// Measures a Gesta store on any database, compares it with the bare database, and tortures it.
+/// Measures a Gesta store on any database, and compares it with the bare database and with what was published.
 ///
 /// Data go to stdout and, one JSON line per run, to --results; exit code 0: a result; 1: no
 /// result, because the store broke its word or a goal was missed; 2: the lab could not work.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use gesta_core::AllFrom;
 use gesta_load::cinema::model::Outcome;
-use gesta_load::cinema::{Drive, Generator, Ledger, Scenario, Script, Shows, Verdict, alone};
+use gesta_load::cinema::{CinemaChecks, Drive, Generator, Ledger, Scenario, Script, Shows, alone};
 use gesta_load::counters;
 use gesta_load::event_ids::Run;
 use gesta_load::machine::child::{Program, Server};
@@ -44,7 +44,7 @@ pub(crate) const CONNECTIONS: u32 = 512;
 struct Measured {
     ledger: Ledger,
     steps: Vec<Step>,
-    verdict: Verdict,
+    checks: CinemaChecks,
 }
 
 /// A cinema that was started for this run, on a store that nobody else uses.
@@ -115,8 +115,8 @@ pub(crate) async fn drive(
     }
     if let Some(url) = &args.store {
         let opened = store::open_url(url, Duration::ZERO, 1).await?;
-        let (verdict, ledger) = (&mut measured.verdict, &measured.ledger);
-        verdict.add_events(&opened.store, from, ledger).await?;
+        let (checks, ledger) = (&mut measured.checks, &measured.ledger);
+        checks.add_events(&opened.store, from, ledger).await?;
         opened.store.shutdown().await?;
         report.store = Some(opened.facts.clone());
     }
@@ -164,11 +164,11 @@ async fn measure(
         Some(_) => overload::run(&generator, &args, &watched, &stop).await?,
         None => climb(&generator, &args, drives, &watched, &stop).await,
     };
-    let verdict = Verdict::of_answers(&generator).await;
+    let checks = CinemaChecks::of_answers(&generator).await;
     Ok(Measured {
         ledger: generator.into_ledger(),
         steps,
-        verdict,
+        checks,
     })
 }
 
@@ -224,7 +224,7 @@ fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
     if args.urls.len() > 1 {
         report.table(shares(steps));
     }
-    measured.verdict.tell(report);
+    measured.checks.tell(report);
 }
 
 /// Tells why the run is no result, if it is none. A ladder ends where the application fails or refuses; only its first

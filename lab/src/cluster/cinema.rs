@@ -17,7 +17,8 @@ use std::time::Duration;
 use gesta_chaos::world::{Ownership, World};
 use gesta_core::{AllFrom, WAY_POINTS, uptime};
 use gesta_load::cinema::{
-    self, Arrival, Drive, Generator, Ledger, Phase, Routes, Scenario, Script, Shows, To, Verdict,
+    self, Arrival, CinemaChecks, Drive, Generator, Ledger, Phase, Routes, Scenario, Script, Shows,
+    To,
 };
 use gesta_load::counters;
 use gesta_load::event_ids::Run;
@@ -311,13 +312,13 @@ impl<'a> Bench<'a> {
             seed: args.seed,
         };
         let (watched, own_stop) = (self.watched.clone(), stop.clone());
-        let (ledger, step, mut verdict) =
+        let (ledger, step, mut checks) =
             cinema::alone(move || users.run(watched, own_stop)).await?;
         let opened = store::open_url(&self.nodes.url(), Duration::ZERO, 1).await?;
-        verdict.add_events(&opened.store, from, &ledger).await?;
+        checks.add_events(&opened.store, from, &ledger).await?;
         report.store = Some(opened.facts.clone());
         opened.store.shutdown().await?;
-        verdict.tell_in_brief(report, name);
+        checks.tell_in_brief(report, name);
         step.tell_of_trouble(report);
         step.object(report);
         let round = Round::of(&step);
@@ -430,7 +431,7 @@ impl Users {
         self,
         watched: Watched,
         stop: CancellationToken,
-    ) -> Result<(Ledger, Step, Verdict)> {
+    ) -> Result<(Ledger, Step, CinemaChecks)> {
         let shows = Shows {
             run: Run::random().number(),
             seats: SEATS,
@@ -445,9 +446,9 @@ impl Users {
         let generator = generator.await?;
         let phases = [(self.case, self.phase)];
         let mut steps = reservation::run_steps(&generator, &phases, &watched, &stop).await;
-        let verdict = Verdict::of_answers(&generator).await;
+        let checks = CinemaChecks::of_answers(&generator).await;
         let step = steps.pop().expect("a step for each phase");
-        Ok((generator.into_ledger(), step, verdict))
+        Ok((generator.into_ledger(), step, checks))
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use gesta_core::{AllFrom, EventData, EventStore, EventStoreExt as _, EventType, ExpectedRevision};
+use gesta_kit::verdict::{Kind, Verdict};
 use gesta_load::cinema::ledger::Ledger;
 use gesta_load::cinema::model::{Answer, Call, Fact, Op, Outcome};
 use gesta_load::cinema::stored;
-use gesta_load::cinema::verdict::{Wrong, Wrongs};
 use gesta_memory::MemoryStore;
 use prost::Message as _;
 use tokio_util::sync::CancellationToken;
@@ -78,15 +78,12 @@ async fn a_closed_loop_fills_shows_and_everything_is_found_again() {
     };
     let run = measured_until(&[&fake], "--closed 4 --reads 0.1", |run| {
         let has_all = calls.iter().all(|call| accepted(run, *call) > 0);
-        !run.verdict.wrongs.is_empty() || has_all && run.verdict.acknowledged > 10
+        !run.checks.verdict.is_clean() || has_all && run.checks.acknowledged > 10
     })
     .await;
-    let (verdict, result) = (&run.verdict, &run.steps[0].result);
-    assert!(verdict.wrongs.is_empty(), "{verdict:?}");
-    assert!(
-        verdict.shows > 0 && verdict.acknowledged > 10,
-        "{verdict:?}"
-    );
+    let (checks, result) = (&run.checks, &run.steps[0].result);
+    assert!(checks.verdict.is_clean(), "{checks:?}");
+    assert!(checks.shows > 0 && checks.acknowledged > 10, "{checks:?}");
     for call in calls {
         assert!(accepted(&run, call) > 0, "{call:?}");
     }
@@ -114,12 +111,12 @@ async fn a_difficult_server_that_keeps_its_word_is_found_clean() {
         let outcomes = [Outcome::Refused, Outcome::Failed];
         let run = measured_until(&[&fake], more, |run| {
             let has_all = outcomes.iter().all(|outcome| count(run, *outcome) > 0);
-            !run.verdict.wrongs.is_empty() || has_all && run.verdict.unknown > 0
+            !run.checks.verdict.is_clean() || has_all && run.checks.unknown > 0
         })
         .await;
-        let verdict = &run.verdict;
-        assert!(verdict.wrongs.is_empty(), "{more}: {verdict:?}");
-        assert!(verdict.unknown > 0, "{more}: {verdict:?}");
+        let checks = &run.checks;
+        assert!(checks.verdict.is_clean(), "{more}: {checks:?}");
+        assert!(checks.unknown > 0, "{more}: {checks:?}");
         for outcome in outcomes {
             assert!(count(&run, outcome) > 0, "{more}: {outcome:?}");
         }
@@ -134,15 +131,10 @@ async fn a_lost_reservation_and_a_seat_sold_twice_are_found() {
         lose,
         ..Faults::default()
     };
-    let has = |wrong| move |run: &Measured| run.verdict.wrongs.count(wrong) > 0;
+    let has = |wrong| move |run: &Measured| run.checks.verdict.count(wrong) > 0;
     let fake = Fake::start(losing).await;
-    let run = measured_until(&[&fake], "--closed 4", has(Wrong::Lost)).await;
-    assert_eq!(
-        run.verdict.wrongs.count(Wrong::Lost),
-        1,
-        "{:?}",
-        run.verdict
-    );
+    let run = measured_until(&[&fake], "--closed 4", has(Kind::Lost)).await;
+    assert_eq!(run.checks.verdict.count(Kind::Lost), 1, "{:?}", run.checks);
     let selling = Faults {
         sell_twice,
         ..Faults::default()
@@ -150,8 +142,8 @@ async fn a_lost_reservation_and_a_seat_sold_twice_are_found() {
     // So few seats that users meet on them.
     let meeting = "--closed 16 --scenario concurrent --shows 3 --seats 2";
     let fake = Fake::start(selling).await;
-    let run = measured_until(&[&fake], meeting, has(Wrong::HeldTwice)).await;
-    assert!(has(Wrong::HeldTwice)(&run), "{:?}", run.verdict);
+    let run = measured_until(&[&fake], meeting, has(Kind::HeldTwice)).await;
+    assert!(has(Kind::HeldTwice)(&run), "{:?}", run.checks);
 }
 
 #[tokio::test]
@@ -164,7 +156,7 @@ async fn a_stale_read_of_the_other_server_is_found() {
         };
         let other = one.beside(faults).await;
         let more = "--closed 8 --scenario concurrent --reads 0.3";
-        let is_stale = |run: &Measured| run.verdict.wrongs.count(Wrong::Stale) > 0;
+        let is_stale = |run: &Measured| run.checks.verdict.count(Kind::Stale) > 0;
         let reaches_both = |run: &Measured| {
             let by_server = &run.steps[0].result.by_server;
             by_server.iter().flatten().all(|count| *count > 0)
@@ -173,9 +165,9 @@ async fn a_stale_read_of_the_other_server_is_found() {
             is_stale(run) || !stale_reads && reaches_both(run)
         })
         .await;
-        assert_eq!(is_stale(&run), stale_reads, "{:?}", run.verdict);
+        assert_eq!(is_stale(&run), stale_reads, "{:?}", run.checks);
         if !stale_reads {
-            assert!(run.verdict.wrongs.is_empty(), "{:?}", run.verdict);
+            assert!(run.checks.verdict.is_clean(), "{:?}", run.checks);
             assert!(reaches_both(&run));
         }
     }
@@ -197,7 +189,7 @@ async fn a_stall_is_counted_from_the_intended_start() {
         let latency = result.served();
         assert_eq!(latency.count, 500, "every intended request is counted");
         assert!(result.slots.iter().map(|slot| slot.intended).sum::<u64>() == 500);
-        assert!(run.verdict.wrongs.is_empty(), "{:?}", run.verdict);
+        assert!(run.checks.verdict.is_clean(), "{:?}", run.checks);
         // 150 requests were intended during the stall; half of them waited longer than half of it.
         let waited = result.connection_wait.percentiles().max;
         if latency.p90 > 100.0 && latency.max > 290.0 && waited > 100.0 {
@@ -289,7 +281,7 @@ fn ledger() -> Ledger {
 }
 
 /// How many events there were, and what is wrong with them.
-async fn events(of: &[(&str, u32)]) -> (u64, Wrongs) {
+async fn events(of: &[(&str, u32)]) -> (u64, Verdict) {
     let store: Arc<dyn EventStore> = Arc::new(MemoryStore::new());
     for (kind, seat_number) in of.iter().copied() {
         let data = stored::SeatEvent { seat_number }.encode_to_vec();
@@ -301,9 +293,9 @@ async fn events(of: &[(&str, u32)]) -> (u64, Wrongs) {
             appended.await.unwrap();
         }
     }
-    let mut wrongs = Wrongs::default();
-    let checked = stored::check(&store, AllFrom::Start, &ledger(), &mut wrongs).await;
-    (checked.unwrap(), wrongs)
+    let mut found = Verdict::default();
+    let checked = stored::check(&store, AllFrom::Start, &ledger(), &mut found).await;
+    (checked.unwrap(), found)
 }
 
 #[tokio::test]
@@ -312,19 +304,19 @@ async fn events_are_compared_with_what_was_acknowledged() {
     let cancelled = |seat| ("seat-reservation-cancelled.v1", seat);
     let created = ("show-created.v1", 0);
     let good = [created, reserved(0), reserved(1), cancelled(1)];
-    let (count, wrongs) = events(&good).await;
-    assert!(wrongs.is_empty() && count == 4, "{wrongs:?}");
-    let (count, wrongs) = events(&[&good[..], &[reserved(2)]].concat()).await;
+    let (count, found) = events(&good).await;
+    assert!(found.is_clean() && count == 4, "{found:?}");
+    let (count, found) = events(&[&good[..], &[reserved(2)]].concat()).await;
     assert!(
-        wrongs.is_empty() && count == 5,
-        "what may have happened: {wrongs:?}"
+        found.is_clean() && count == 5,
+        "what may have happened: {found:?}"
     );
 
     let kinds = [
-        Wrong::NotStored,
-        Wrong::StoredTwice,
-        Wrong::Uninvited,
-        Wrong::Unreadable,
+        Kind::NotStored,
+        Kind::StoredTwice,
+        Kind::Uninvited,
+        Kind::Unreadable,
     ];
     for (events_kept, more, wanted) in [
         (3, &[][..], [1, 0, 0, 0]),
@@ -332,8 +324,8 @@ async fn events_are_compared_with_what_was_acknowledged() {
         (4, &[reserved(3)], [0, 0, 1, 0]),
         (4, &[("seat-moved", 1), reserved(77)], [0, 0, 0, 2]),
     ] {
-        let (_, wrongs) = events(&[&good[..events_kept], more].concat()).await;
-        assert_eq!(kinds.map(|kind| wrongs.count(kind)), wanted, "{wrongs:?}");
+        let (_, found) = events(&[&good[..events_kept], more].concat()).await;
+        assert_eq!(kinds.map(|kind| found.count(kind)), wanted, "{found:?}");
     }
 }
 

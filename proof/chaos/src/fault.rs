@@ -391,19 +391,38 @@ impl Fault {
 
     /// True if nodes die, so that their logs must be back within ten seconds.
     pub(crate) fn kills(self) -> bool {
-        matches!(
-            self,
-            Self::ServerKill | Self::ServerKillQuick | Self::ServersKill | Self::TimersKill
-        )
+        match self.victim() {
+            Victim::Servers => match self {
+                Self::ServerHang
+                | Self::ServersHang
+                | Self::ServerRestart
+                | Self::ServersRestart => false,
+                // A new fault of servers is taken for one that kills.
+                _ => true,
+            },
+            Victim::Timers => self != Self::TimersHang,
+            _ => false,
+        }
     }
 
     /// How many logs may move at most, for another reason than balance, if the nodes that were hurt had so many.
     pub(crate) fn moves_max(self, of_hurt: u64) -> u64 {
         match self {
-            Self::ClockStep | Self::LinkOneWay => 0,
             Self::DatabaseAwayNodeKill | Self::ServersHang => of_hurt,
-            _ if self.victim() == Victim::Databases => 0,
-            _ => u64::MAX,
+            Self::LinkOneWay => 0,
+            _ => match self.victim() {
+                Victim::Clocks | Victim::Databases => 0,
+                // Nodes that are restarted, suspended or not heard give their logs away, and get others.
+                Victim::Servers
+                | Victim::Links
+                | Victim::Connections
+                | Victim::Clients
+                | Victim::Store
+                | Victim::Disk
+                | Victim::Timers
+                | Victim::Patroni
+                | Victim::Primary => u64::MAX,
+            },
         }
     }
 

@@ -118,12 +118,15 @@ pub trait Load {
         Vec::new()
     }
 
-    /// Who appends to logs of its choice, beside the load.
+    /// Who appends to logs of its choice, beside the load. Only the loads of this crate have one.
+    #[doc(hidden)]
     fn prober(&self) -> Option<&Prober> {
         None
     }
 
-    /// This load, if it can tell what of its work may be lost with commits that are lost.
+    /// This load, if it can tell what of its work may be lost with commits that are lost: only the groups of this
+    /// crate can.
+    #[doc(hidden)]
     fn groups(&mut self) -> Option<&mut Groups> {
         None
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gesta_kit::history::{self, Violation};
+use gesta_kit::verdict::{Verdict, Violation};
 use gesta_report::histogram::Latencies;
 use gesta_report::{Cell, Table, Unit};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use gesta_report::name_of;
 
 /// How many events were lost, and how many were doubled.
-pub(crate) fn lost_and_doubled(verdict: &history::HistoryReport) -> [u64; 2] {
+pub(crate) fn lost_and_doubled(verdict: &Verdict) -> [u64; 2] {
     let count = |counts: fn(&Violation) -> bool| {
         let violations = verdict.violations.iter();
         violations.filter(|one| counts(one)).count() as u64

@@ -31,7 +31,7 @@ use gesta_core::{
     Position, ReadStream, RecordedEvent, Result, Revision, StreamId, Timestamp,
 };
 
-pub use crate::verdict::{Verdict as HistoryReport, Violation};
+pub use crate::verdict::Violation;
 pub(crate) use claims::digest;
 pub use claims::{Claims, StoredAt};
 pub use deliveries::Deliveries;

@@ -406,7 +406,7 @@ fn events_without_ids_cannot_be_checked() {
 
 /// What happened: the checker compared answers with what is stored in the end, and not with each other, so two appends
 /// that were stored in another order than they were made, a refusal and a read that were stale, and an append whose
-/// claim was not true, were all clean. A checker for linearizability (`lab/porcupine`) calls each of them wrong.
+/// claim was not true, were all clean. A checker for linearizability (`proof/kit/porcupine`) calls each of them wrong.
 #[tokio::test]
 async fn answers_that_fit_no_order() {
     let is_stale = |v: &Violation| matches!(v, Violation::Stale { .. });

@@ -3,6 +3,7 @@
 //! Read [`model`] and [`script`] first (what is asked), then [`generator`] (how), then [`ledger`] (what was answered)
 //! and `gesta_kit::judge::seats` (whether the answers can be true).
 
+pub mod checks;
 pub mod generator;
 pub mod ledger;
 pub mod measure;
@@ -10,18 +11,17 @@ pub mod model;
 pub mod routes;
 pub mod script;
 pub mod stored;
-pub mod verdict;
 
 use tokio::task::LocalSet;
 
 use gesta_report::failure::{Failure, Result};
 
+pub use checks::CinemaChecks;
 pub use generator::{Drive, Generator, Phase, windows};
 pub use ledger::Ledger;
 pub use model::Shows;
 pub use routes::{Arrival, Routes, To};
 pub use script::{Scenario, Script};
-pub use verdict::{Verdict, Wrong, Wrongs};
 
 /// Runs the generator on a thread of its own.
 pub async fn alone<T, F>(work: impl FnOnce() -> F + Send + 'static) -> Result<T>

@@ -130,7 +130,7 @@ impl Sizes {
             let (smallest, largest, average) = (class.smallest, class.largest, class.average);
             if smallest < SMALLEST_BYTES || largest > LARGEST_BYTES {
                 return fail(format!(
-                    "{name}: sizes from {smallest} to {largest} bytes; the lab's events have {SMALLEST_BYTES} to {LARGEST_BYTES}"
+                    "{name}: sizes from {smallest} to {largest} bytes; events of loads have {SMALLEST_BYTES} to {LARGEST_BYTES}"
                 ));
             }
             if !(smallest as f64..=largest as f64).contains(&average) {

@@ -157,7 +157,7 @@ mod tests {
             assert_eq!(Endpoint::parse(url).unwrap().through(via), wanted);
         }
         assert_eq!(Endpoint::parse("sqlite:a.db"), None);
-        // What happened: these were no URLs of PostgreSQL to the lab, though the store takes them.
+        // What happened: these were no URLs of PostgreSQL here, though the store takes them.
         for url in [
             "postgres://u:se#cret@h/x",
             "postgres://u:p@h1:5432,h2/x",

@@ -1,4 +1,4 @@
-//! What ends a command of the lab: a sentence for the person who ran it.
+//! What ends a command of the lab or of chaos: a sentence for the person who ran it.
 
 /// A sentence, with the causes behind it.
 #[derive(Debug)]

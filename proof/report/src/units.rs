@@ -1,4 +1,4 @@
-//! Durations as people write them: `10ms`, `1.5s`, `10m`.
+//! Units of parameters and of figures: durations, counts, rates and shares, as JSON has them.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Throw-away PostgreSQL servers (alone, as a primary with standbys, or managed by Patroni), other programs that run
-//! beside a test, and a fault-injecting TCP proxy, for tests and the lab.
+//! beside a test, and a fault-injecting TCP proxy, for tests, chaos and the lab.
 //!
 //! Why: tests of promises need a real server that can be stopped, killed and slowed down at will.
 //! Invariants: a server listens on 127.0.0.1 only, never runs as root, keeps PostgreSQL's default

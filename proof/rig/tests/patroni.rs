@@ -1,5 +1,5 @@
 //! Patroni: another member becomes the primary when it is asked for, and nothing outlives the cluster. Only where
-//! Patroni and etcd are installed; `gesta-lab failover` hurts such a cluster in more ways.
+//! Patroni and etcd are installed; `gesta-chaos --world patroni` hurts such a cluster in more ways.
 
 use gesta_rig::{Patroni, PatroniConfig, Replication};
 

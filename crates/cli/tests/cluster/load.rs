@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use gesta_client::{Config, HttpStore};
 use gesta_core::{Append, Appended, EventData, EventId, EventType, ExpectedRevision, StreamId};
 use gesta_kit::depth;
-use gesta_kit::history::{HistoryReport, RunHistory};
+use gesta_kit::history::RunHistory;
+use gesta_kit::verdict::Verdict;
 use tokio::task::JoinSet;
 
 use crate::nodes::Nodes;
@@ -146,7 +147,7 @@ impl Load {
     }
 
     /// Ends the callers, each after its last append was acknowledged, and checks what is stored.
-    pub(crate) async fn check(mut self, nodes: &Nodes) -> HistoryReport {
+    pub(crate) async fn check(mut self, nodes: &Nodes) -> Verdict {
         self.seen.stop.store(true, Ordering::SeqCst);
         let ended = async {
             while let Some(ended) = self.callers.join_next().await {

@@ -86,7 +86,8 @@ impl Field<'_> {
         match fault {
             Fault::ClientsCut => refuse(clients, time / 4, self.over).await,
             Fault::ClientsFrozen => switched(time, self.over, |on| clients.freeze(on)).await,
-            _ => lose_answers(clients).await?,
+            Fault::AnswersLost => lose_answers(clients).await?,
+            other => return fail(format!("{} is nothing of clients", other.name())),
         }
         Ok(vec![chosen])
     }

@@ -52,7 +52,8 @@ impl Field<'_> {
             Fault::SnapshotOpen => other_session(self.world, at, SNAPSHOT, time * 2).await?,
             Fault::TableLocked => other_session(self.world, at, LOCK, time * 2).await?,
             Fault::DatabaseAwayNodeKill => return self.all_away(random).await,
-            _ => self.one_away(at).await?,
+            Fault::OneDatabaseAway => self.one_away(at).await?,
+            other => return fail(format!("{} is nothing of databases", other.name())),
         }
         Ok((0..self.world.members.len()).collect())
     }

@@ -37,7 +37,7 @@ impl Field<'_> {
                 }
                 hurt_some(&links, random.below(2) == 0, seconds(random, 30)).await;
             }
-            _ => hurt_all(fault, &links, seconds(random, 20)).await,
+            _ => hurt_all(fault, &links, seconds(random, 20)).await?,
         }
         Ok(Vec::new())
     }
@@ -50,7 +50,7 @@ impl Field<'_> {
 }
 
 /// Hurts all links to a node in the same way.
-async fn hurt_all(fault: Fault, links: &[&FaultProxy], time: Duration) {
+async fn hurt_all(fault: Fault, links: &[&FaultProxy], time: Duration) -> Result<()> {
     match fault {
         Fault::LinksCut => hurt_some(links, true, time).await,
         Fault::LinksSilent => hurt_some(links, false, time).await,
@@ -62,12 +62,14 @@ async fn hurt_all(fault: Fault, links: &[&FaultProxy], time: Duration) {
                 link.cut_all();
             }
         }
-        _ => {
+        Fault::LinksFlap => {
             let begun = Instant::now();
             while begun.elapsed() < time {
                 hurt_some(links, true, FLAP).await;
                 sleep(FLAP).await;
             }
         }
+        other => return fail(format!("{} is nothing of links", other.name())),
     }
+    Ok(())
 }

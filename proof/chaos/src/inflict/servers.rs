@@ -50,7 +50,8 @@ impl Field<'_> {
                 hurt = (0..self.world.members.len()).collect();
                 self.restart(&hurt).await?;
             }
-            _ => self.restart(&hurt).await?,
+            Fault::ServerRestart => self.restart(&hurt).await?,
+            other => return fail(format!("{} is nothing of servers", other.name())),
         }
         Ok(hurt)
     }

@@ -42,6 +42,9 @@ impl Field<'_> {
             self.launch(&hurt).await?;
             return Ok(hurt);
         }
+        if fault != Fault::TimersHang {
+            return fail(format!("{} is nothing of timers", fault.name()));
+        }
         let (begun, time) = (Instant::now(), payments::LEASE + seconds(random, 8));
         let generations = self.suspend(&hurt).await?;
         // Else the one that is woken might find itself the owner still, and nothing would be tried.

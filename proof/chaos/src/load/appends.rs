@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use gesta_core::Checkpoint;
-use gesta_kit::history::HistoryReport;
+use gesta_kit::verdict::Verdict;
 use gesta_report::failure::{Result, fail};
 
 use self::record::{COUNTED, Record};
@@ -266,7 +266,7 @@ fn of_nodes(crew: &NodeCrew, hurt: &Hurt) -> Shown {
     }
 }
 
-fn judged(shown: Shown, verdict: &HistoryReport, problems: Vec<String>) -> Shown {
+fn judged(shown: Shown, verdict: &Verdict, problems: Vec<String>) -> Shown {
     let [lost, doubled] = lost_and_doubled(verdict);
     Shown {
         acknowledged: verdict.acknowledged as u64,

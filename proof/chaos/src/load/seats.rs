@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use gesta_core::AllFrom;
+use gesta_kit::verdict::{Kind, Verdict};
 use gesta_load::cinema::{
-    Drive, Generator, Ledger, Phase, Scenario, Script, Shows, Verdict, Wrong, Wrongs, alone,
-    windows,
+    CinemaChecks, Drive, Generator, Ledger, Phase, Scenario, Script, Shows, alone, windows,
 };
 use gesta_load::event_ids::Run;
 use gesta_load::machine::store::{self, Opened};
@@ -38,18 +38,18 @@ const COMMANDS_MIN: u64 = 4;
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What counts as doubled.
-pub(super) const DOUBLED: [Wrong; 6] = [
-    Wrong::HeldTwice,
-    Wrong::CancelledTwice,
-    Wrong::StoredTwice,
-    Wrong::Uninvited,
-    Wrong::GivenBackTwice,
-    Wrong::GivenBackWrongly,
+pub(super) const DOUBLED: [Kind; 6] = [
+    Kind::HeldTwice,
+    Kind::CancelledTwice,
+    Kind::StoredTwice,
+    Kind::Uninvited,
+    Kind::GivenBackTwice,
+    Kind::GivenBackWrongly,
 ];
 
 /// How often these were found.
-pub(super) fn count(wrongs: &Wrongs, kinds: &[Wrong]) -> u64 {
-    kinds.iter().map(|kind| wrongs.count(*kind)).sum()
+pub(super) fn count(verdict: &Verdict, kinds: &[Kind]) -> u64 {
+    kinds.iter().map(|kind| verdict.count(*kind)).sum()
 }
 
 /// The load.
@@ -67,7 +67,7 @@ struct Riding {
     users: u64,
     acknowledged: Arc<AtomicU64>,
     over: CancellationToken,
-    task: JoinHandle<Result<(Verdict, Ledger)>>,
+    task: JoinHandle<Result<(CinemaChecks, Ledger)>>,
     /// The store, and where it ended before; none if only one process can have it open.
     stored: Option<(Opened, AllFrom)>,
 }
@@ -145,16 +145,16 @@ impl Load for Seats {
             return fail("nobody asks for seats");
         };
         riding.over.cancel();
-        let (mut verdict, ledger) = riding.task.await.context("the users")??;
+        let (mut checks, ledger) = riding.task.await.context("the users")??;
         self.history.add(|| ledger.operations())?;
         match riding.stored {
             Some((opened, from)) => {
-                verdict.add_events(&opened.store, from, &ledger).await?;
+                checks.add_events(&opened.store, from, &ledger).await?;
                 opened.store.shutdown().await?;
             }
             None => self.ledgers.push(ledger),
         }
-        Ok(shown(&verdict))
+        Ok(shown(&checks))
     }
 
     async fn finish(&mut self, world: &World, is_stopped: bool) -> Result<Shown> {
@@ -164,14 +164,14 @@ impl Load for Seats {
         let opened = store::open_url(&world.url(), Duration::ZERO, 1).await?;
         let mut all = Shown::default();
         for ledger in self.ledgers.drain(..) {
-            let mut verdict = Verdict::default();
-            verdict
+            let mut checks = CinemaChecks::default();
+            checks
                 .add_events(&opened.store, AllFrom::Start, &ledger)
                 .await?;
-            all.events += verdict.events.unwrap_or_default();
-            all.lost += count(&verdict.wrongs, &[Wrong::Lost, Wrong::NotStored]);
-            all.doubled += count(&verdict.wrongs, &DOUBLED);
-            all.problems.extend(verdict.wrongs.told());
+            all.events += checks.events.unwrap_or_default();
+            all.lost += count(&checks.verdict, &[Kind::Lost, Kind::NotStored]);
+            all.doubled += count(&checks.verdict, &DOUBLED);
+            all.problems.extend(checks.verdict.findings());
         }
         opened.store.shutdown().await?;
         all.told = format!("{} events in the store were compared.", all.events);
@@ -179,17 +179,17 @@ impl Load for Seats {
     }
 }
 
-fn shown(verdict: &Verdict) -> Shown {
-    let wrongs = &verdict.wrongs;
+fn shown(checks: &CinemaChecks) -> Shown {
+    let verdict = &checks.verdict;
     Shown {
-        acknowledged: verdict.acknowledged,
-        lost: count(wrongs, &[Wrong::Lost, Wrong::NotStored]),
-        doubled: count(wrongs, &DOUBLED),
-        stale: count(wrongs, &[Wrong::Stale]),
-        unknown: verdict.unknown,
-        events: verdict.events.unwrap_or_default(),
-        problems: wrongs.told(),
-        told: verdict.sentence(),
+        acknowledged: checks.acknowledged,
+        lost: count(verdict, &[Kind::Lost, Kind::NotStored]),
+        doubled: count(verdict, &DOUBLED),
+        stale: count(verdict, &[Kind::Stale]),
+        unknown: checks.unknown,
+        events: checks.events.unwrap_or_default(),
+        problems: verdict.findings(),
+        told: checks.sentence(),
         ..Shown::default()
     }
 }
@@ -206,7 +206,7 @@ struct Users {
 
 impl Users {
     /// All requests of a stretch, and what their answers tell.
-    async fn run(self) -> Result<(Verdict, Ledger)> {
+    async fn run(self) -> Result<(CinemaChecks, Ledger)> {
         let shows = Shows {
             run: Run::random().number(),
             seats: SEATS,
@@ -233,7 +233,7 @@ impl Users {
             _ = generator.run(&windows, &self.over) => {}
             () = count => {}
         }
-        let verdict = Verdict::of_answers(&generator).await;
-        Ok((verdict, generator.into_ledger()))
+        let checks = CinemaChecks::of_answers(&generator).await;
+        Ok((checks, generator.into_ledger()))
     }
 }

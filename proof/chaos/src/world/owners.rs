@@ -1,6 +1,6 @@
 //! Which logs have an owner that lives, seen from outside: by the tables of the databases, all the time.
 //!
-//! Invariant: a lease counts only while its owner's process was neither killed, suspended nor cut off by the lab,
+//! Invariant: a lease counts only while its owner's process was neither killed, suspended nor cut off by chaos,
 //! whatever the tables still say. Of a store of several databases each says who owns the logs that lie in it.
 
 use std::collections::{BTreeMap, HashSet};
@@ -71,7 +71,7 @@ impl Owners {
         let numbered = urls.into_iter().enumerate();
         let databases = numbered.map(|(at, url)| Database {
             url,
-            // No log of the lab moves to another database.
+            // No log of these worlds moves to another database.
             is_here: format!("l.log % {count} = {at}"),
             seen: Arc::default(),
         });

@@ -1,4 +1,4 @@
-//! What several tests of the lab need.
+//! What several tests of chaos need.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 

@@ -7,9 +7,9 @@
 
 use gesta_kit::history::{Creation, Entry, NEVER, Reading, SeatEvent, Seats};
 use gesta_kit::operations::Operation;
+use gesta_kit::verdict::{Kind, Verdict};
 
 use super::model::{Answer, Call, Fact, Op, Outcome, Shows};
-use super::verdict::{Wrong, Wrongs};
 
 /// Everything that was asked and answered.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Ledger {
     /// Reservations and cancellations acknowledged.
     pub acknowledged: u64,
     /// Answers that no request of the run deserves.
-    pub wrongs: Wrongs,
+    pub verdict: Verdict,
 }
 
 impl Ledger {
@@ -31,7 +31,7 @@ impl Ledger {
             shows,
             seats: Seats::new(shows.seats),
             acknowledged: 0,
-            wrongs: Wrongs::default(),
+            verdict: Verdict::default(),
         }
     }
 
@@ -108,7 +108,7 @@ impl Ledger {
         let Op { call, show, seat } = op;
         let (id, call) = (self.shows.id(show), call.name());
         let told = || format!("{call} of show {id} seat {seat}: answered {status}");
-        self.wrongs.add(Wrong::Answer, 1, told);
+        self.verdict.add(Kind::Answer, 1, told);
     }
 
     /// The shows whose creation was acknowledged.
@@ -147,7 +147,7 @@ mod tests {
             };
             let seat = 0;
             ledger.record(Op { call, show, seat }, begin, answer);
-            let found = ledger.wrongs.count(Wrong::Answer);
+            let found = ledger.verdict.count(Kind::Answer);
             assert_eq!(found, wrong, "{call:?} {show} {outcome:?}");
         }
         assert_eq!(ledger.created().collect::<Vec<_>>(), [0]);

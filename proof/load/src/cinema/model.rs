@@ -188,9 +188,10 @@ struct SeatDocument {
 enum SeatStatus {
     Available,
     Reserved,
+    Paid,
 }
 
-/// The reserved seats of a document, if it is one with all the seats of a show.
+/// The seats of a document that somebody has, reserved or paid, if it is one with all the seats of a show.
 fn reserved_seats(body: &[u8], shows: &Shows) -> Option<u128> {
     let show: ShowDocument = serde_json::from_slice(body).ok()?;
     let (mut seen, mut reserved) = (0_u128, 0_u128);
@@ -199,7 +200,7 @@ fn reserved_seats(body: &[u8], shows: &Shows) -> Option<u128> {
             return None;
         }
         seen |= 1 << seat.number;
-        reserved |= u128::from(seat.status == SeatStatus::Reserved) << seat.number;
+        reserved |= u128::from(seat.status != SeatStatus::Available) << seat.number;
     }
     (show.seats.len() == usize::from(shows.seats)).then_some(reserved)
 }
@@ -247,6 +248,7 @@ mod tests {
         let twice = r#"{"seats":[{"number":1,"status":"RESERVED"},{"number":1,"status":"RESERVED"},{"number":2,"status":"RESERVED"}]}"#;
         let one = r#"{"seats":[{"number":1,"status":"AVAILABLE"}]}"#;
         let beyond = r#"{"seats":[{"number":200,"status":"RESERVED"}]}"#;
+        let paid = r#"{"seats":[{"number":0,"status":"PAID"},{"number":1,"status":"AVAILABLE"},{"number":2,"status":"RESERVED"}]}"#;
         let no_show = r#"{"code":"SHOW_NOT_EXISTS"}"#;
         let exists = Fact::ShowExists;
         for (call, status, body, outcome, fact) in [
@@ -269,6 +271,7 @@ mod tests {
             (Reserve, 504, "", Failed, Fact::None),
             (Read, 404, "", Rejected, Fact::Absent),
             (Read, 200, document, Accepted, Fact::Seats(0b110)),
+            (Read, 200, paid, Accepted, Fact::Seats(0b101)),
             (Read, 200, "", Failed, Fact::None),
             (Read, 200, one, Failed, Fact::None),
             (Read, 200, twice, Failed, Fact::None),

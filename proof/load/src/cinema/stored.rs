@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use gesta_core::{AllFrom, EventStore, RecordedEvent};
 use gesta_kit::judge::seats::{SeatChange, StoredSeats};
+use gesta_kit::verdict::Verdict;
 use gesta_report::failure::{Context, Result};
 use prost::Message as _;
 use uuid::Uuid;
 
 use super::ledger::Ledger;
-use super::verdict::Wrongs;
 use crate::machine::{CurrentStore, ask};
 
 /// How long the store may be unavailable.
@@ -35,7 +35,7 @@ pub async fn check(
     store: &Arc<dyn EventStore>,
     from: AllFrom,
     ledger: &Ledger,
-    wrongs: &mut Wrongs,
+    found: &mut Verdict,
 ) -> Result<u64> {
     let shows = (0..ledger.seats.shows_asked()).map(|show| (ledger.shows.id(show), show));
     let mut reader = Reader {
@@ -50,7 +50,7 @@ pub async fn check(
         .stored
         .finish(|show| ledger.shows.id(show).to_string());
     let events = verdict.events_stored as u64;
-    wrongs.absorb(verdict);
+    found.absorb(verdict);
     Ok(events)
 }
 

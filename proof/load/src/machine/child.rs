@@ -20,7 +20,7 @@ const READY_PATH: &str = "/health/ready";
 /// A path that every cinema answers once it is ready.
 const CINEMA_READY_PATH: &str = "/shows/00000000-0000-0000-0000-000000000000";
 /// What all nodes of a cluster share.
-const SECRET: &str = "a secret that all nodes of the lab share";
+const SECRET: &str = "a secret that all nodes of a run share";
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const END_WITHIN: Duration = Duration::from_secs(60);
 /// How often the state of a process is looked at.
@@ -64,7 +64,7 @@ pub struct Program {
     pub arguments: Vec<String>,
     /// A path that is answered with one of `ready_status` once it is ready.
     pub ready_path: &'static str,
-    /// See there.
+    /// The statuses of an answer at `ready_path` that say that it is ready.
     pub ready_status: &'static [u16],
 }
 

@@ -19,9 +19,9 @@ use tokio::net::TcpStream;
 
 use gesta_report::failure::{Context, Result, fail};
 
-/// The services.
+/// The service that reads and appends.
 pub const STREAMS: &str = "event_store.client.streams.Streams";
-/// See there.
+/// The service of consumer groups.
 pub const GROUPS: &str = "event_store.client.persistent_subscriptions.PersistentSubscriptions";
 /// The status of a call that has done what it was asked for.
 pub const OK: &str = "0";

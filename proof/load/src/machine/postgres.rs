@@ -33,7 +33,7 @@ const SETTINGS: &[&str] = &[
     "work_mem",
 ];
 
-/// Connects without TLS: the lab's own statements are for databases at hand.
+/// Connects without TLS: our own statements are for databases at hand.
 pub async fn connect(url: &str) -> Result<Client> {
     let (client, connection) = tokio_postgres::connect(&endpoint::for_driver(url), NoTls)
         .await

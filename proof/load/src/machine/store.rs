@@ -220,11 +220,6 @@ pub fn file_bytes(url: &str) -> Option<u64> {
     Some(sizes.sum())
 }
 
-/// Opens a store by its URL.
-pub async fn open_store(url: &str) -> Result<Arc<dyn EventStore>> {
-    Ok(open_either(url, 1).await?.0)
-}
-
 /// The store, and its own handle if it runs in this process on a database.
 async fn open_either(
     url: &str,

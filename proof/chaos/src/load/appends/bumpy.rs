@@ -1,4 +1,4 @@
-//! Stores that break their word now and then: what the checks of the lab must notice.
+//! Stores that break their word now and then: what the judges must notice.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

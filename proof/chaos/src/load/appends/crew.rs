@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gesta_core::{AllFrom, Checkpoint, Filter, LogId, Position, RecordedEvent};
-use gesta_kit::history::{self, TailerId};
+use gesta_kit::history::TailerId;
+use gesta_kit::verdict::Verdict;
 use gesta_load::event_ids::Run;
 use gesta_load::machine::{CurrentStore, ask};
 use gesta_load::random::Random;
@@ -170,7 +171,7 @@ impl Crew {
         self,
         store: &CurrentStore,
         at: &mut Option<Checkpoint>,
-    ) -> Result<(history::HistoryReport, Vec<String>)> {
+    ) -> Result<(Verdict, Vec<String>)> {
         let record = Arc::clone(&self.record);
         let verdict = self.judge(&read_on(store, at).await?).await?;
         let problems = record.problems(&verdict);
@@ -178,10 +179,7 @@ impl Crew {
     }
 
     /// Ends the tails when they have seen all of these events, and checks everything.
-    pub(crate) async fn judge(
-        mut self,
-        stored: &[RecordedEvent],
-    ) -> Result<history::HistoryReport> {
+    pub(crate) async fn judge(mut self, stored: &[RecordedEvent]) -> Result<Verdict> {
         let ends = stored.iter().map(|event| (event.log, event.position));
         let ends: HashMap<LogId, Position> = ends.collect();
         let begun = Instant::now();

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use gesta_core::{Append, Checkpoint, ErrorKind, RecordedEvent};
-use gesta_kit::history::{Acknowledged, HistoryReport, RunHistory, TailerId};
+use gesta_kit::history::{Acknowledged, RunHistory, TailerId};
+use gesta_kit::verdict::Verdict;
 use gesta_load::machine::ask::Answer;
 
 use super::tails::Sink;
@@ -161,7 +162,7 @@ impl Record {
     }
 
     /// Every promise that was broken: those written down here, and those that the checker of the history found.
-    pub(crate) fn problems(&self, verdict: &HistoryReport) -> Vec<String> {
+    pub(crate) fn problems(&self, verdict: &Verdict) -> Vec<String> {
         let mut problems = self.violations.told();
         let found = &verdict.violations;
         problems.extend(found.iter().take(TOLD_MAX).map(ToString::to_string));
@@ -176,8 +177,8 @@ impl Record {
     }
 
     /// The same where others append to the store as well.
-    pub(crate) fn problems_but_foreign(&self, verdict: &HistoryReport) -> Vec<String> {
-        let others = HistoryReport {
+    pub(crate) fn problems_but_foreign(&self, verdict: &Verdict) -> Vec<String> {
+        let others = Verdict {
             events_foreign: 0,
             ..verdict.clone()
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gesta_core::{EventStore, EventStoreExt};
-use gesta_kit::history::{HistoryReport, Violation};
+use gesta_kit::verdict::{Verdict, Violation};
 use gesta_load::machine::CurrentStore;
 
 use super::bumpy::{Breach, Bumpy};
@@ -17,7 +17,7 @@ use super::writers::Claims;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Writers and tails at work until a number of appends were tried; then the verdict.
-async fn tortured(breach: Breach) -> (HistoryReport, Arc<Record>) {
+async fn tortured(breach: Breach) -> (Verdict, Arc<Record>) {
     let store = Arc::new(Bumpy::store(breach));
     let current = CurrentStore::new(Arc::clone(&store) as Arc<dyn EventStore>, None);
     let mut crew = Crew::new(1);

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use gesta_load::entities::tally::{AnswersGiven, Command, Tally};
 
-/// Entities, and their callers.
+/// How many entities there are.
 const ENTITIES: usize = 20;
-/// See there.
+/// How many call them at the same time.
 pub(super) const CALLERS: u32 = 4;
 /// Pause between two commands of a caller.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -388,14 +388,6 @@ impl Process {
         }
     }
 
-    /// Returns true if a connection is open.
-    #[must_use]
-    pub fn is_connected(&self) -> bool {
-        self.connection
-            .as_ref()
-            .is_some_and(|connection| !connection.is_cut)
-    }
-
     /// Cuts the connection. Returns the statements that the database may still execute, in this order.
     pub fn cut(&mut self) -> Vec<(Arc<Batch>, WriterEpoch)> {
         let Some(connection) = &mut self.connection else {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gesta_core::{AllFrom, EventStore};
 use gesta_kit::judge::seats;
+use gesta_kit::verdict::{Kind, Verdict};
 use gesta_report::Report;
 use gesta_report::failure::Result;
 use gesta_report::read_back::ReadBack;
@@ -14,43 +15,9 @@ use super::ledger::Ledger;
 use super::model::{Call, Op};
 use super::stored;
 
-/// What can be wrong.
-pub use gesta_kit::verdict::Kind as Wrong;
-
-/// What is wrong with a run: how often each promise was broken, and the first of each kind in words.
-#[derive(Debug, Clone, Default)]
-pub struct Wrongs(gesta_kit::verdict::Verdict);
-
-impl Wrongs {
-    /// Adds so many of a kind; the first are told in words.
-    pub fn add(&mut self, kind: Wrong, count: u64, told: impl FnOnce() -> String) {
-        self.0.add(kind, count, told);
-    }
-
-    /// Adds what a judge has found.
-    pub fn absorb(&mut self, verdict: gesta_kit::verdict::Verdict) {
-        self.0.absorb(verdict);
-    }
-
-    /// How often this was found.
-    pub fn count(&self, kind: Wrong) -> u64 {
-        self.0.count(kind)
-    }
-
-    /// True if nothing was found.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_clean()
-    }
-
-    /// The counts, then the findings.
-    pub fn told(&self) -> Vec<String> {
-        self.0.findings()
-    }
-}
-
 /// All checks of a run.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct CinemaChecks {
     /// Reservations and cancellations acknowledged.
     pub acknowledged: u64,
     /// Shows whose creation was acknowledged.
@@ -64,10 +31,10 @@ pub struct Verdict {
     /// Events that were compared, if the store was given.
     pub events: Option<u64>,
     /// What was found.
-    pub wrongs: Wrongs,
+    pub verdict: Verdict,
 }
 
-impl Verdict {
+impl CinemaChecks {
     /// Reads every show from every server, and judges all answers so far.
     pub async fn of_answers(generator: &Rc<Generator>) -> Self {
         let (last_from, reads) = generator.with_ledger(|ledger| {
@@ -78,8 +45,8 @@ impl Verdict {
         for server in 0..generator.servers() {
             unread += generator.batch(reads.clone(), server).await as u64;
         }
-        let mut verdict = generator.with_ledger(|ledger| Self::judge(ledger, last_from));
-        verdict.shows = reads.len() as u64;
+        let mut checks = generator.with_ledger(|ledger| Self::judge(ledger, last_from));
+        checks.shows = reads.len() as u64;
         if unread > 0 {
             let told = || {
                 format!(
@@ -88,25 +55,25 @@ impl Verdict {
                     generator.servers()
                 )
             };
-            verdict.wrongs.add(Wrong::Unread, unread, told);
+            checks.verdict.add(Kind::Unread, unread, told);
         }
-        verdict
+        checks
     }
 
     /// Judges all requests. Reads that began after `last_from` are the look at the end of the run.
     fn judge(ledger: &Ledger, last_from: u32) -> Self {
         let name = |show, seat| format!("show {} seat {seat}", ledger.shows.id(show));
         let judged = seats::judge(&ledger.seats, last_from, name);
-        let mut verdict = Self {
+        let mut checks = Self {
             acknowledged: ledger.acknowledged,
             unknown: judged.answers_open as u64,
             reads: judged.looks as u64,
             seats: judged.keys as u64,
-            wrongs: ledger.wrongs.clone(),
+            verdict: ledger.verdict.clone(),
             ..Self::default()
         };
-        verdict.wrongs.absorb(judged);
-        verdict
+        checks.verdict.absorb(judged);
+        checks
     }
 
     /// Adds what the store holds.
@@ -116,7 +83,7 @@ impl Verdict {
         from: AllFrom,
         ledger: &Ledger,
     ) -> Result<()> {
-        let events = stored::check(store, from, ledger, &mut self.wrongs).await?;
+        let events = stored::check(store, from, ledger, &mut self.verdict).await?;
         self.events = Some(events);
         Ok(())
     }
@@ -134,8 +101,8 @@ impl Verdict {
 
     /// Tells of the checks of one load of many.
     pub fn tell_in_brief(&self, report: &mut Report, name: &str) {
-        let told = self.wrongs.told();
-        let problems = told.into_iter().map(|wrong| format!("{name}: {wrong}"));
+        let findings = self.verdict.findings();
+        let problems = findings.into_iter().map(|wrong| format!("{name}: {wrong}"));
         report.problems.extend(problems);
         report.check(
             name,
@@ -150,6 +117,6 @@ impl Verdict {
     /// Tells of the checks.
     pub fn tell(&self, report: &mut Report) {
         report.text(self.sentence());
-        report.problems.extend(self.wrongs.told());
+        report.problems.extend(self.verdict.findings());
     }
 }
