@@ -56,10 +56,48 @@ struct Member {
     identity: Identity,
 }
 
-/// The task around the machine of one group.
-///
-/// It has more fields than most structs, because it holds together what the machine must not know of: the store, the
-/// consumers, the subscription, and the calls of each kind that are under way. The machine makes all decisions.
+/// What is stored of how far the group has come.
+struct Checkpoints {
+    /// Expected revision of the checkpoint stream for the next checkpoint.
+    expected: ExpectedRevision,
+    is_there: bool,
+    /// Events before the last checkpoint, and those before the checkpoint that is being written.
+    marks: Vec<Mark>,
+    writing: Vec<Mark>,
+}
+
+/// The end of the parked stream, as far as this process knows.
+struct ParkedEnd {
+    /// Revision after the last parked event.
+    revision: u64,
+    /// The last link in the parked stream that this process has found or stored.
+    last: Option<ParkedMark>,
+}
+
+/// The calls of the store that are under way, one of a kind at a time.
+#[derive(Default)]
+struct Work {
+    calls: FuturesUnordered<BoxFuture<'static, Done>>,
+    is_parking: bool,
+    is_looking_up: bool,
+    is_subscribing: bool,
+}
+
+impl Work {
+    fn begin(&mut self, call: impl Future<Output = Done> + Send + 'static) {
+        self.calls.push(call.boxed());
+    }
+}
+
+/// What this task has added to the sums of all groups.
+#[derive(Default)]
+struct Counted {
+    held_bytes: usize,
+    counts: Counts,
+}
+
+/// The task around the machine of one group: it holds together what the machine must not know of, the store, the
+/// consumers and the subscription. The machine makes all decisions.
 pub(crate) struct Task {
     shared: Arc<Shared>,
     storage: Storage,
@@ -68,30 +106,16 @@ pub(crate) struct Task {
     filter: Filter,
     pattern: Option<Pattern>,
     run: Uuid,
-    /// Expected revision of the checkpoint stream for the next checkpoint.
-    expected: ExpectedRevision,
-    has_checkpoint: bool,
     /// Incarnation of the store that the task reads. Once the store has another one, the task ends, and writes nothing.
     incarnation: Incarnation,
-    /// Events before the last checkpoint, and those before the checkpoint that is being written.
-    marks: Vec<Mark>,
-    writing: Vec<Mark>,
-    /// Revision after the last parked event.
-    parked_end: u64,
-    /// The last link in the parked stream that this process has found or stored.
-    last_parked: Option<ParkedMark>,
+    checkpoints: Checkpoints,
+    parked: ParkedEnd,
     machine: Machine,
     members: HashMap<ConsumerId, Member>,
     subscription: Option<Subscription>,
     departures: Arc<Notify>,
-    work: FuturesUnordered<BoxFuture<'static, Done>>,
-    is_parking: bool,
-    is_looking_up: bool,
-    is_subscribing: bool,
-    /// Bytes that this task has added to the bytes that all groups hold.
-    counted_bytes: usize,
-    /// Counts that this task has added to the counts of all groups.
-    counted: Counts,
+    work: Work,
+    counted: Counted,
     began: Moment,
     idle_since: Moment,
 }
@@ -126,11 +150,16 @@ impl Task {
         machine.begins_after(marks.last().copied());
         Self {
             machine,
-            parked_end: parked.end,
-            last_parked,
-            has_checkpoint,
-            marks,
-            writing: Vec::new(),
+            checkpoints: Checkpoints {
+                expected,
+                is_there: has_checkpoint,
+                marks,
+                writing: Vec::new(),
+            },
+            parked: ParkedEnd {
+                revision: parked.end,
+                last: last_parked,
+            },
             incarnation,
             shared,
             storage,
@@ -139,16 +168,11 @@ impl Task {
             filter,
             pattern,
             run,
-            expected,
             members: HashMap::new(),
             subscription: None,
             departures: Arc::new(Notify::new()),
-            work: FuturesUnordered::new(),
-            is_parking: false,
-            is_looking_up: false,
-            is_subscribing: false,
-            counted_bytes: 0,
-            counted: Counts::default(),
+            work: Work::default(),
+            counted: Counted::default(),
             began: now,
             idle_since: now,
         }
@@ -175,7 +199,7 @@ impl Task {
                     Ok(())
                 }
                 message = next(&mut self.subscription), if reads => self.messages(message),
-                Some(done) = self.work.next(), if !self.work.is_empty() => self.done(done),
+                Some(done) = self.work.calls.next(), if !self.work.calls.is_empty() => self.done(done),
                 () = sleep_until(wake_at) => Ok(()),
                 _ = look.tick() => self.look(),
             };
@@ -225,74 +249,75 @@ impl Task {
         let held = self.machine.held_bytes();
         let total = &self.shared.held_bytes;
         total.fetch_add(held, Ordering::Relaxed);
-        total.fetch_sub(self.counted_bytes, Ordering::Relaxed);
-        self.counted_bytes = held;
+        total.fetch_sub(self.counted.held_bytes, Ordering::Relaxed);
+        self.counted.held_bytes = held;
         let counts = self.machine.counts();
-        if counts != self.counted {
+        if counts != self.counted.counts {
             // Nothing can panic while it is held.
             let totals = self.shared.totals.lock();
             let mut totals = totals.unwrap_or_else(PoisonError::into_inner);
-            totals.add_since(&counts, &self.counted);
-            self.counted = counts;
+            totals.add_since(&counts, &self.counted.counts);
+            self.counted.counts = counts;
         }
     }
 
     fn begin_work(&mut self, now: Moment) {
         let storage = &self.storage;
-        if self.subscription.is_none() && !self.is_subscribing && self.machine.wants_event() {
-            self.is_subscribing = true;
+        if self.subscription.is_none() && !self.work.is_subscribing && self.machine.wants_event() {
+            self.work.is_subscribing = true;
             let next = self.machine.read_to();
             let from = work::From {
                 next,
                 mark: self.machine.last_mark(),
                 incarnation: self.incarnation,
-                may_be_ahead: !self.has_checkpoint && next == self.configuration.begin,
+                may_be_ahead: !self.checkpoints.is_there && next == self.configuration.begin,
             };
             let filter = self.filter.clone();
             self.work
-                .push(work::subscribe(storage.clone(), filter, from).boxed());
+                .begin(work::subscribe(storage.clone(), filter, from));
         }
         if let Some(place) = self.machine.begin_checkpoint(now) {
             self.write(place);
         }
         let storage = &self.storage;
-        if !self.is_parking {
+        if !self.work.is_parking {
             let orders = work::take_orders(&mut self.machine);
             if !orders.is_empty() {
-                self.is_parking = true;
+                self.work.is_parking = true;
                 let (course, added) = (self.course, self.shared.clock.now());
-                let work = work::park(storage.clone(), course, orders, added, self.incarnation);
-                self.work.push(work.boxed());
+                let parked = work::park(storage.clone(), course, orders, added, self.incarnation);
+                self.work.begin(parked);
             }
         }
-        if !self.is_looking_up
+        if !self.work.is_looking_up
             && let Some(range) = self.machine.wants_parked()
         {
-            self.is_looking_up = true;
-            self.work
-                .push(work::look_up(storage.clone(), range, self.course.life).boxed());
+            self.work.is_looking_up = true;
+            let found = work::look_up(storage.clone(), range, self.course.life);
+            self.work.begin(found);
         }
         if let Some(before) = self.machine.begin_truncation(now) {
-            self.work
-                .push(work::truncate(storage.clone(), before, self.incarnation).boxed());
+            let truncated = work::truncate(storage.clone(), before, self.incarnation);
+            self.work.begin(truncated);
         }
     }
 
     /// Begins to write a checkpoint, which the machine has begun.
     fn write(&mut self, place: u64) {
         let mark = self.machine.low_mark();
-        let mark = mark.map(|mark| mark.with_parked(self.last_parked));
-        self.writing = with_mark(&self.marks, mark);
+        let mark = mark.map(|mark| mark.with_parked(self.parked.last));
+        self.checkpoints.writing = with_mark(&self.checkpoints.marks, mark);
         let checkpoint = record::Progressed {
             life: self.course.life,
             run: self.run,
             next: Some(place),
             incarnation: Some(self.incarnation.0),
-            marks: self.writing.clone(),
+            marks: self.checkpoints.writing.clone(),
             moved: self.course.moved,
         };
-        let work = work::checkpoint(self.storage.clone(), checkpoint, self.expected);
-        self.work.push(work.boxed());
+        let expected = self.checkpoints.expected;
+        let written = work::checkpoint(self.storage.clone(), checkpoint, expected);
+        self.work.begin(written);
     }
 
     /// Makes the reason with which the task ends of an error of the store.
@@ -390,31 +415,32 @@ impl Task {
     fn done(&mut self, done: Done) -> Result<()> {
         match done {
             Done::Subscribed(subscription) => {
-                self.is_subscribing = false;
+                self.work.is_subscribing = false;
                 self.subscription = Some(subscription.map_err(|error| self.ended(error))?);
             }
             Done::Checkpoint(written) => match written.map_err(|error| self.ended(error))? {
                 Some(revision) => {
-                    self.marks = std::mem::take(&mut self.writing);
-                    self.expected = ExpectedRevision::Exact(revision);
-                    self.has_checkpoint = true;
+                    let stored = &mut self.checkpoints;
+                    stored.marks = std::mem::take(&mut stored.writing);
+                    stored.expected = ExpectedRevision::Exact(revision);
+                    stored.is_there = true;
                     self.machine.checkpoint_written();
                 }
                 None => return Err(Error::TakenOver(self.storage.group.clone())),
             },
             Done::Parked(tokens, last) => {
-                self.is_parking = false;
+                self.work.is_parking = false;
                 let last = last.map_err(|error| self.ended(error))?;
-                if let Some(last) = last.filter(|last| last.at >= self.parked_end) {
-                    self.parked_end = last.at.saturating_add(1);
-                    self.last_parked = Some(last);
+                if let Some(last) = last.filter(|last| last.at >= self.parked.revision) {
+                    self.parked.revision = last.at.saturating_add(1);
+                    self.parked.last = Some(last);
                 }
                 for token in tokens {
                     self.machine.parked(token);
                 }
             }
             Done::LookedUp(looked) => {
-                self.is_looking_up = false;
+                self.work.is_looking_up = false;
                 let looked = looked.map_err(|error| self.ended(error))?;
                 for (revision, event) in looked.events {
                     self.machine.parked_event(revision, event);
@@ -455,8 +481,8 @@ impl Task {
                 end,
                 reply,
             } => {
-                self.parked_end = self.parked_end.max(end);
-                let until = stop_at.unwrap_or(u64::MAX).min(self.parked_end);
+                self.parked.revision = self.parked.revision.max(end);
+                let until = stop_at.unwrap_or(u64::MAX).min(self.parked.revision);
                 let group = &self.storage.group;
                 let begun = self.machine.replay(until);
                 let _ = reply.send(begun.map_err(|_| Error::ReplayRunning(group.clone())));
@@ -527,7 +553,7 @@ impl Task {
         }
         let now = now();
         let is_used = !self.members.is_empty() || self.machine.is_replaying();
-        if is_used || !self.work.is_empty() {
+        if is_used || !self.work.calls.is_empty() {
             self.idle_since = now;
         } else {
             let idle = now.since(self.idle_since);
@@ -556,8 +582,8 @@ impl Task {
             settings: self.configuration.settings.clone(),
             filter: self.filter.clone(),
             pattern: self.configuration.pattern.clone(),
-            checkpoint: self.has_checkpoint.then(|| machine.checkpoint()),
-            parked: self.parked_end.saturating_sub(machine.parked_from()),
+            checkpoint: self.checkpoints.is_there.then(|| machine.checkpoint()),
+            parked: self.parked.revision.saturating_sub(machine.parked_from()),
             parked_stream: self.storage.known_parked_stream(),
             halted: None,
             running: Some(Running {
@@ -599,7 +625,7 @@ impl Task {
     async fn store_the_rest(&mut self) {
         loop {
             self.begin_work_of_the_end();
-            let Some(done) = self.work.next().await else {
+            let Some(done) = self.work.calls.next().await else {
                 return;
             };
             if self.done(done).is_err() {
@@ -612,17 +638,17 @@ impl Task {
         if let Some(place) = self.machine.begin_last_checkpoint(now()) {
             self.write(place);
         }
-        let orders = if self.is_parking {
+        let orders = if self.work.is_parking {
             Vec::new()
         } else {
             work::take_orders(&mut self.machine)
         };
         if !orders.is_empty() {
-            self.is_parking = true;
+            self.work.is_parking = true;
             let (course, added) = (self.course, self.shared.clock.now());
             let storage = self.storage.clone();
-            let work = work::park(storage, course, orders, added, self.incarnation);
-            self.work.push(work.boxed());
+            let parked = work::park(storage, course, orders, added, self.incarnation);
+            self.work.begin(parked);
         }
     }
 }
@@ -635,7 +661,7 @@ impl Drop for Task {
         }
         self.shared
             .held_bytes
-            .fetch_sub(self.counted_bytes, Ordering::Relaxed);
+            .fetch_sub(self.counted.held_bytes, Ordering::Relaxed);
     }
 }
 
