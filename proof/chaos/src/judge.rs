@@ -49,6 +49,9 @@ pub(crate) fn run(args: &JudgeArgs) -> Result<bool> {
             let of_key = by_key.entry(operation.key.clone()).or_default();
             of_key.push(operation);
         }
+        if by_key.is_empty() {
+            return fail(format!("the history {name} has no operations"));
+        }
         for (key, operations) in by_key {
             keys += 1;
             match judge_key(&operations)? {

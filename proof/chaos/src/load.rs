@@ -75,8 +75,31 @@ pub struct Shown {
 pub struct Hurt {
     /// The members that were hurt, by their numbers.
     pub members: Vec<usize>,
-    /// Times in which nobody is to blame for an unknown outcome.
-    pub excused: Vec<(Instant, Instant)>,
+    /// Times in which somebody is not to blame for an unknown outcome.
+    pub excused: Vec<Excuse>,
+}
+
+/// A time in which members are not to blame for outcomes that they do not know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Excuse {
+    /// The members, by their numbers; `None` for all.
+    pub members: Option<Vec<usize>>,
+    /// When the fault began.
+    pub from: Instant,
+    /// When everybody at work had got something done that was begun after the fault had healed.
+    pub to: Instant,
+}
+
+impl Excuse {
+    /// True if it holds for an attempt by way of this member, which was made in this time.
+    pub(crate) fn covers(&self, member: Option<usize>, from: Instant, to: Instant) -> bool {
+        let is_of_it = match (&self.members, member) {
+            (None, _) => true,
+            (Some(members), Some(member)) => members.contains(&member),
+            (Some(_), None) => false,
+        };
+        is_of_it && self.from <= to && self.to >= from
+    }
 }
 
 /// A load.

@@ -4,16 +4,17 @@
 //! logs of nodes have owners that live. When a stretch of rounds is over, the load ends and everything is judged. At
 //! the end, left alone, nodes must come to equal shares of the logs, and the store must pass `gesta verify`.
 
-use std::collections::BTreeMap;
+mod outcome;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gesta_load::random::{Bag, Random};
 use gesta_report::failure::{Failure, Result};
-use gesta_report::{Report, Table, Unit, causes};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::outcome::Outcome;
 use crate::args::ChaosArgs;
 use crate::fail_over::FailOvers;
 use crate::fault::{Fault, Scene, Victim};
@@ -23,10 +24,9 @@ use crate::load::appends::{Appends, Through};
 use crate::load::groups::Groups;
 use crate::load::payments::Payments;
 use crate::load::seats::Seats;
-use crate::load::{Hurt, Load, LoadKind, Shown};
+use crate::load::{Excuse, Hurt, Load, LoadKind, Shown};
 use crate::losing::Losing;
-use crate::per_fault::PerFault;
-use crate::world::{Moves, Owners, World};
+use crate::world::{Owners, World};
 
 /// The logs of a node that was killed are without an owner for no longer.
 const WITHOUT_OWNER_MAX: Duration = Duration::from_secs(10);
@@ -54,25 +54,8 @@ const TIMES: [&str; 4] = [
 pub(crate) enum Until {
     /// For so many rounds.
     Rounds(u32),
-    /// Until then.
-    Moment(Instant),
-}
-
-/// What happened in a world under a load.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) rounds: u32,
-    /// True if it was not interrupted, and nothing was found before its end.
-    pub(crate) is_complete: bool,
-    pub(crate) acknowledged: u64,
-    pub(crate) events: u64,
-    pub(crate) problems: Vec<String>,
-    per_fault: PerFault<Fault>,
-    moves: BTreeMap<Fault, Moves>,
-    balanced_after: Option<Duration>,
-    fail_overs: Option<Table>,
-    told: Vec<String>,
-    pub(crate) conditions: Value,
+    /// For so long, once it has started.
+    Passed(Duration),
 }
 
 /// A world, its load, and what was found so far.
@@ -96,6 +79,10 @@ pub(crate) struct Chaos<'a> {
 struct Inflicted {
     fault: Fault,
     name: String,
+    /// The members that were hurt.
+    hurt: Vec<usize>,
+    /// From its beginning until it was healed.
+    lasted: Duration,
     /// How many logs the nodes had that were hurt.
     owned: u64,
     /// The last moves before it.
@@ -138,6 +125,9 @@ pub(crate) async fn run(
         chaos.end(program).await;
     }
     let mut outcome = chaos.outcome;
+    if !is_interrupted {
+        outcome.problems.extend(outcome.nothing_judged());
+    }
     outcome.is_complete = outcome.problems.is_empty() && !is_interrupted;
     if scene.world == crate::fault::WorldKind::Patroni && !scene.is_lossy {
         outcome.fail_overs = Some(chaos.fail_overs.table());
@@ -189,10 +179,11 @@ impl Chaos<'_> {
     /// Until all rounds are over or something was found.
     async fn rounds(&mut self, faults: Vec<Fault>, until: Until) {
         let mut bag = Bag::new(faults, Random::fork(self.args.seed, 1));
+        let begun = Instant::now();
         loop {
             let is_over = match until {
                 Until::Rounds(rounds) => self.outcome.rounds >= rounds,
-                Until::Moment(moment) => Instant::now() >= moment,
+                Until::Passed(time) => begun.elapsed() >= time,
             };
             if is_over || self.stop.is_cancelled() {
                 break;
@@ -240,17 +231,32 @@ impl Chaos<'_> {
         }
         let begun = Instant::now();
         let inflicted = self.inflict(fault).await?;
-        if fault.excuses_unknown() || begun.elapsed() > DATABASE_AWAY_MAX {
-            self.hurt.excused.push((begun, Instant::now()));
-        }
         self.load.let_go();
         self.rounds_of_stretch += 1;
+        let went_on = Instant::now();
         self.quiet().await?;
+        self.excuse(&inflicted, begun, went_on);
         let shown = match self.rounds_of_stretch >= self.args.stretch_of(&self.scene) {
             true => self.end_stretch(Some(fault)).await?,
             false => Shown::default(),
         };
         self.settle(&inflicted, &shown).await
+    }
+
+    /// Notes who is not to blame for outcomes that were unknown since a fault began.
+    fn excuse(&mut self, inflicted: &Inflicted, from: Instant, went_on: Instant) {
+        let fault = inflicted.fault;
+        let (members, to) = match &self.owners {
+            // An answer may be lost anywhere on its way between nodes, until all logs have owners.
+            Some(_) => (None, Instant::now()),
+            None if inflicted.lasted > DATABASE_AWAY_MAX => (None, went_on),
+            None if !fault.excuses_unknown() => return,
+            None => match fault.victim() {
+                Victim::Servers | Victim::Clients => (Some(inflicted.hurt.clone()), went_on),
+                _ => (None, went_on),
+            },
+        };
+        self.hurt.excused.push(Excuse { members, from, to });
     }
 
     /// The load begins, unless it works already.
@@ -308,16 +314,20 @@ impl Chaos<'_> {
             owned_within: self.args.owned_within(),
             over: &over,
         };
+        let begun = Instant::now();
         let hurt = field.inflict(fault, &mut self.random).await?;
+        let lasted = begun.elapsed();
         let of_hurt = hurt
             .iter()
             .map(|member| &self.world.members[*member].address);
         let owned = of_hurt.filter_map(|address| owned.get(address)).sum();
-        self.hurt.members.extend(hurt);
+        self.hurt.members.extend(&hurt);
         let back_after = self.load.goes_on(self.args.progress_within()).await?;
         Ok(Inflicted {
             fault,
             name: self.name(fault),
+            hurt,
+            lasted,
             owned,
             moved,
             back_after,
@@ -410,7 +420,11 @@ impl Chaos<'_> {
             .fail_overs
             .run(&mut self.world, self.load.as_mut(), round);
         let (times, wrong) = run.await?;
-        self.hurt.excused.push((begun, Instant::now()));
+        self.hurt.excused.push(Excuse {
+            members: None,
+            from: begun,
+            to: Instant::now(),
+        });
         for text in wrong {
             self.wrong(fault, text);
         }
@@ -503,51 +517,5 @@ fn told(shown: &Shown) -> String {
     match shown.told.is_empty() {
         true => String::new(),
         false => format!("; {}", shown.told),
-    }
-}
-
-impl Outcome {
-    fn new(conditions: Value) -> Self {
-        Self {
-            rounds: 0,
-            is_complete: false,
-            acknowledged: 0,
-            events: 0,
-            problems: Vec::new(),
-            per_fault: PerFault::new(&COUNTS, &TIMES),
-            moves: BTreeMap::new(),
-            balanced_after: None,
-            fail_overs: None,
-            told: Vec::new(),
-            conditions,
-        }
-    }
-
-    /// Tables of the faults, and every promise that was broken.
-    pub(crate) fn tell(self, report: &mut Report, name: &str) {
-        report.table(self.per_fault.table(format!("Faults: {name}")));
-        let moves: Vec<_> = self
-            .moves
-            .iter()
-            .filter(|(_, moves)| !moves.is_empty())
-            .collect();
-        let moved = Table::of(format!("Logs that moved, by the reason: {name}"), &moves)
-            .column("fault", Unit::Words, |(fault, _)| fault.name())
-            .column("moves", Unit::Words, |(_, moves)| causes(*moves));
-        report.table(moved.table());
-        if let Some(table) = self.fail_overs {
-            report.table(table);
-        }
-        if let Some(after) = self.balanced_after {
-            let seconds = after.as_secs_f64();
-            report.fact("equal shares after", Unit::Seconds, seconds, "of quiet");
-        }
-        for told in self.told {
-            report.text(format!("{name}: {told}"));
-        }
-        let problems = self.problems.into_iter();
-        report
-            .problems
-            .extend(problems.map(|problem| format!("{name}: {problem}")));
     }
 }

@@ -1,7 +1,5 @@
 //! The command: worlds one after the other, in each the loads, and one verdict.
 
-use std::time::Instant;
-
 use gesta_report::Report;
 use gesta_report::failure::Result;
 use gesta_report::name_of;
@@ -28,9 +26,7 @@ pub(crate) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bo
                 break 'all;
             }
             let until = match args.duration {
-                Some(time) => {
-                    Until::Moment(Instant::now() + time / u32::try_from(args.loads.len())?)
-                }
+                Some(time) => Until::Passed(time / u32::try_from(args.loads.len())?),
                 None => Until::Rounds(args.rounds),
             };
             let scene = args.scene(*world, *kind);

@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use gesta_core::{
-    Append, Appended, Checkpoint, ErrorKind, EventId, EventStore, ExpectedRevision, Filter, LogId,
-    Position, ReadStream, RecordedEvent, Result, Revision, StreamId, Timestamp,
+    Append, Appended, Checkpoint, Condition, ErrorKind, EventId, EventStore, ExpectedRevision,
+    Filter, LogId, Position, ReadStream, RecordedEvent, Result, Revision, StreamId, Timestamp,
 };
 
 pub use crate::verdict::Violation;
@@ -163,6 +163,8 @@ pub(crate) struct Attempt {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) parts: Vec<AttemptPart>,
+    /// Streams to which nothing is appended, and about which something is claimed.
+    pub(crate) conditions: Vec<StreamId>,
     pub(crate) attempts: Vec<Attempt>,
 }
 
@@ -279,7 +281,12 @@ impl RunHistory {
                 .collect(),
         });
         let parts = parts.collect();
-        self.lock().begin_at(self.ticks.next(), client, parts)
+        let conditions = append.conditions.iter().filter_map(|one| match one {
+            Condition::Stream { stream, .. } => Some(stream.clone()),
+            Condition::NoMatch { .. } => None,
+        });
+        let asked = (parts, conditions.collect());
+        self.lock().begin_at(self.ticks.next(), client, asked)
     }
 
     /// Records how an attempt has ended.
@@ -459,12 +466,12 @@ impl RunHistory {
 }
 
 impl Records {
-    /// Writes down that an attempt began then.
+    /// Writes down that an attempt began then: what it appends, and of which other streams it claims something.
     pub(crate) fn begin_at(
         &mut self,
         began: u64,
         client: u64,
-        parts: Vec<AttemptPart>,
+        (parts, conditions): (Vec<AttemptPart>, Vec<StreamId>),
     ) -> AttemptId {
         let key = (parts[0].stream.clone(), parts[0].ids[0]);
         let candidates = self.by_first_id.entry(key).or_default();
@@ -482,6 +489,7 @@ impl Records {
             None => {
                 self.requests.push(Request {
                     parts,
+                    conditions,
                     attempts: Vec::new(),
                 });
                 candidates.push(self.requests.len() - 1);

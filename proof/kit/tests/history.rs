@@ -494,6 +494,24 @@ async fn answers_that_fit_no_order() {
     }
 }
 
+/// Goal: a refusal that names a stream of which the append claims nothing is untrue, and one that names the stream of a
+/// condition is not.
+#[tokio::test]
+async fn a_refusal_for_a_stream_that_was_not_named() {
+    let one = Append::to(stream("a"), NoStream, events(1));
+    for (asked, is_blamed) in [
+        (one.clone(), true),
+        (one.provided_that(stream("b"), exact(3)), false),
+    ] {
+        let (history, store) = (RunHistory::new(), MemoryStore::new());
+        let attempt = history.begin(&asked);
+        history.end(attempt, Outcome::Conflict(stream("b"), None));
+        let report = history.check(&store).await.expect("readable");
+        let is_untrue = |v: &Violation| matches!(v, Violation::Untrue { .. });
+        assert_eq!(finds(&report, is_untrue), is_blamed, "{report}");
+    }
+}
+
 /// Goal: what a reader was told before it was asked for is out of the future.
 #[tokio::test]
 async fn a_read_of_what_nobody_had_asked_for() {

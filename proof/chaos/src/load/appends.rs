@@ -190,14 +190,14 @@ impl Load for Appends {
             Work::Servers(crew) => (Shown::default(), crew),
         };
         let (verdict, mut problems) = crew.verdict(&store, &mut self.at).await?;
+        let before = record.violations().1;
+        let names: Vec<String> = world.ways().into_iter().map(|way| way.name).collect();
+        record.settle_unknown(&hurt.excused, &names);
+        problems.extend(record.violations().0.into_iter().skip(before));
         if self.through != Through::AnyNode {
-            let before = record.violations().1;
-            record.settle_unknown(&hurt.excused);
-            problems.extend(record.violations().0.into_iter().skip(before));
-            let ways = world.ways();
-            let unknown = ways
+            let unknown = names
                 .iter()
-                .map(|way| record.counted(&way.name, "unknown (excused)"));
+                .map(|name| record.counted(name, "unknown (excused)"));
             shown.unknown = unknown.sum();
         }
         self.count(&record, world);

@@ -269,8 +269,8 @@ impl Groups {
         let mut wrong = stored.whole();
         for way in &ways {
             let other = stored_by(way, world.logs).await?;
-            if !other.events.starts_with(&stored.events) && world.logs == 1 {
-                wrong.push(format!("{} reads different events", way.name));
+            for log in stored.read_differently(&other) {
+                wrong.push(format!("{} reads different events of log {log}", way.name));
             }
         }
         // What is wrong is told below.
@@ -313,9 +313,8 @@ impl Groups {
                         "{told} subscribers were told of another history, and nothing was lost"
                     ));
                 }
-                if !world.are_nodes {
-                    record.settle_unknown(&hurt.excused);
-                }
+                let names: Vec<String> = ways.iter().map(|way| way.name.clone()).collect();
+                record.settle_unknown(&hurt.excused, &names);
                 wrong.extend(record.problems_but_foreign(&history));
             }
         }

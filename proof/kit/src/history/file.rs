@@ -87,7 +87,8 @@ pub(crate) fn records_of(operations: &[Operation]) -> (Records, Vec<Seen>) {
                     ids: input.ids.iter().map(|id| EventId(*id)).collect(),
                     stream: stream.clone(),
                 };
-                let attempt = records.begin_at(operation.call, operation.client, vec![part]);
+                let attempt =
+                    records.begin_at(operation.call, operation.client, (vec![part], Vec::new()));
                 let outcome = output.as_ref().map(|output| outcome(stream, input, output));
                 // What is sent again was given up before, so a refusal of any later attempt counts.
                 *records.ended(attempt) = match (operation.answered, outcome) {

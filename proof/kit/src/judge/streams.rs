@@ -259,6 +259,12 @@ fn conflicts<'a>(
             continue;
         };
         let Some(part) = request.parts.iter().find(|part| part.stream == *name) else {
+            if !request.conditions.contains(name) {
+                report.violations.push(Violation::Untrue {
+                    stream: name.clone(),
+                    detail: "refused an append that does not name this stream".to_owned(),
+                });
+            }
             continue;
         };
         let length = actual.map_or(0, |actual| actual.next().0);

@@ -12,6 +12,7 @@ use gesta_kit::verdict::Verdict;
 use gesta_load::machine::ask::Answer;
 
 use super::tails::Sink;
+use crate::load::Excuse;
 
 /// Most findings that are told in words.
 const TOLD_MAX: usize = 50;
@@ -89,24 +90,30 @@ impl Record {
     /// One attempt ended in a passing error.
     pub(crate) fn attempt_failed(&self, way: &str, kind: &ErrorKind, from: Instant) {
         if let ErrorKind::OutcomeUnknown(text) = kind {
-            let unknown = Unknown {
-                way: way.to_owned(),
-                from,
-                to: Instant::now(),
-                text: text.clone(),
-            };
-            self.unknown.lock().unwrap().push(unknown);
+            self.add_unknown(way, from, Instant::now(), text.clone());
         } else {
             self.count(way, "unavailable", 1);
         }
     }
 
-    /// Judges the unknown outcomes, once the run is over: nobody is to blame for those of attempts in these times.
-    pub(crate) fn settle_unknown(&self, excused: &[(Instant, Instant)]) {
+    /// One attempt ended in an unknown outcome.
+    pub(super) fn add_unknown(&self, way: &str, from: Instant, to: Instant, text: String) {
+        let unknown = Unknown {
+            way: way.to_owned(),
+            from,
+            to,
+            text,
+        };
+        self.unknown.lock().unwrap().push(unknown);
+    }
+
+    /// Judges the unknown outcomes, once the run is over, by what excuses them. `members` are the names of the ways to
+    /// the members, by their numbers; whoever appends by another way may have asked any of them.
+    pub(crate) fn settle_unknown(&self, excused: &[Excuse], members: &[String]) {
         for unknown in std::mem::take(&mut *self.unknown.lock().unwrap()) {
-            let overlaps =
-                |time: &(Instant, Instant)| time.0 <= unknown.to && time.1 >= unknown.from;
-            if excused.iter().any(overlaps) {
+            let member = members.iter().position(|name| *name == unknown.way);
+            let covers = |excuse: &Excuse| excuse.covers(member, unknown.from, unknown.to);
+            if excused.iter().any(covers) {
                 self.count(&unknown.way, "unknown (excused)", 1);
             } else {
                 self.count(&unknown.way, "unknown", 1);

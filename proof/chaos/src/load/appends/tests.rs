@@ -12,6 +12,7 @@ use super::crew::Crew;
 use super::record::Record;
 use super::tails::Manner;
 use super::writers::Claims;
+use crate::load::Excuse;
 
 /// No test waits longer for anything.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -38,7 +39,7 @@ async fn tortured(breach: Breach) -> (Verdict, Arc<Record>) {
     let stored = store.inner.read_everything().await.unwrap();
     let record = Arc::clone(&crew.record);
     let verdict = crew.judge(&stored).await.unwrap();
-    record.settle_unknown(&[]);
+    record.settle_unknown(&[], &["memory".to_owned()]);
     (verdict, record)
 }
 
@@ -56,6 +57,38 @@ async fn bumps_alone_break_no_promise() {
         unknown > 0 && violations.1 as u64 == unknown,
         "{violations:?}"
     );
+}
+
+/// Goal: the fault of one server excuses what it does not know, while the fault lasts; not what others do not know, and
+/// not what it does not know before and after.
+#[test]
+fn unknown_outcomes_are_excused_by_whom_and_when() {
+    let begun = Instant::now();
+    let at = |seconds| begun + Duration::from_secs(seconds);
+    let names = ["server 1".to_owned(), "server 2".to_owned()];
+    let excuse = |members| Excuse {
+        members,
+        from: at(10),
+        to: at(20),
+    };
+    let of_first = excuse(Some(vec![0]));
+    for (excused, way, from, to, blamed) in [
+        (of_first.clone(), "server 1", 12, 13, 0),
+        (of_first.clone(), "server 1", 5, 11, 0),
+        (of_first.clone(), "server 1", 5, 9, 1),
+        (of_first.clone(), "server 1", 21, 22, 1),
+        (of_first.clone(), "server 2", 12, 13, 1),
+        (of_first, "any node", 12, 13, 1),
+        (excuse(None), "server 2", 12, 13, 0),
+        (excuse(None), "any node", 12, 13, 0),
+        (excuse(None), "any node", 21, 22, 1),
+    ] {
+        let record = Record::default();
+        record.add_unknown(way, at(from), at(to), "why".to_owned());
+        record.settle_unknown(&[excused], &names);
+        let found = record.violations().1;
+        assert_eq!(found, blamed, "{way}, from {from} to {to}");
+    }
 }
 
 #[tokio::test]

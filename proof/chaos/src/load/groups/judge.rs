@@ -48,6 +48,17 @@ impl Stored {
         events.map(Given::without_position).collect()
     }
 
+    /// The logs that another one, who has read later, has read differently. Logs take turns in any order.
+    pub(super) fn read_differently(&self, later: &Self) -> Vec<LogId> {
+        let of = |stored: &Self, log| -> Vec<RecordedEvent> {
+            let events = stored.events.iter().filter(|event| event.log == log);
+            events.cloned().collect()
+        };
+        let logs = (0..self.logs).map(LogId);
+        logs.filter(|log| !of(later, *log).starts_with(&of(self, *log)))
+            .collect()
+    }
+
     /// What is wrong in itself: names, holes, ids that came twice. Nothing is scavenged.
     pub(super) fn whole(&self) -> Vec<String> {
         let is_under_its_name =
