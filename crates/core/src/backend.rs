@@ -20,7 +20,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::{BoxFuture, try_join_all};
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream, StreamExt as _};
 use uuid::Uuid;
 
 use crate::clock::Timestamp;
@@ -539,14 +539,19 @@ pub trait Backend: Send + Sync + 'static {
         try_join_all(logs.map(|log| self.log_end(log, purpose))).await
     }
 
-    /// Reads the end of each log from the primary as [`log_ends`](Self::log_ends) does, but tells of each log by itself
-    /// whether that has failed: if the logs lie in several databases, one that is away takes only the ends of its own
-    /// logs away. The ends are in the order of the logs, and not all of one moment: no checkpoint may be made of them.
-    async fn each_log_end(&self, purpose: Purpose) -> Vec<Result<LogEnd>> {
-        match self.log_ends(purpose).await {
-            Ok(ends) => ends.into_iter().map(Ok).collect(),
-            Err(error) => vec![Err(error); usize::from(self.info().logs)],
-        }
+    /// Reads the end of each log from the primary, and tells of each log by itself, as soon as it is known: if the logs
+    /// lie in several databases, one that is away or slow holds up only the ends of its own logs. Every log comes once,
+    /// in any order. The ends are not all of one moment: no checkpoint may be made of them.
+    fn each_log_end(&self, purpose: Purpose) -> BoxStream<'_, (LogId, Result<LogEnd>)> {
+        let all = async move {
+            let logs = (0..self.info().logs).map(LogId);
+            let each: Vec<_> = match self.log_ends(purpose).await {
+                Ok(ends) => logs.zip(ends.into_iter().map(Ok)).collect(),
+                Err(error) => logs.map(|log| (log, Err(error.clone()))).collect(),
+            };
+            stream::iter(each)
+        };
+        stream::once(all).flatten().boxed()
     }
 
     /// Looks up streams and types in one snapshot of the primary.

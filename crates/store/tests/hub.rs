@@ -147,6 +147,38 @@ async fn a_database_that_is_away_costs_the_logs_of_others_nothing() {
     assert!(asked[1] > asked[0], "its reader tries again: {asked:?}");
 }
 
+/// What happened: the look at the ends of all logs had its answers together, so a database that hung held up by seconds
+/// what was to be found in the others, and an interruption waited for the look that was under way.
+#[tokio::test(start_paused = true)]
+async fn a_database_that_hangs_holds_up_nothing_of_the_others() {
+    let world = World::new(4);
+    let (a, b) = (
+        process(&world, Config::default()),
+        process(&world, Config::default()),
+    );
+    b.faulty.lose_messages();
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    until_caught_up(&mut subscription).await;
+    let mut names = (0..).map(|n| format!("cart-{n}"));
+    let is_there = |name: &String| a.store.log_of(&stream(name)) == LogId(2);
+    let there = names.find(is_there).expect("endless");
+    a.faulty.hold(Answers::EndsOfFirstLog);
+    while a.faulty.held(Answers::EndsOfFirstLog) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let begun = Instant::now();
+    b.append(&there, 1).await;
+    a.faulty.interrupt();
+    assert_eq!(next_event(&mut subscription).await.log, LogId(2));
+    assert!(begun.elapsed() < Duration::from_millis(100));
+    // Without an interruption the poll finds it.
+    let begun = Instant::now();
+    b.append(&there, 1).await;
+    assert_eq!(next_event(&mut subscription).await.log, LogId(2));
+    let poll = Config::default().tail.poll_interval;
+    assert!(begun.elapsed() <= 2 * poll + Duration::from_millis(100));
+}
+
 /// Goal: with messages, other processes' events come at once.
 #[tokio::test(start_paused = true)]
 async fn messages_of_other_processes_wake_subscribers() {

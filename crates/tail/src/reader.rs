@@ -15,6 +15,7 @@ use futures::StreamExt;
 use gesta_core::backend::{Backend, History, LogTail, Purpose, Signal, Topic};
 use gesta_core::{KnownEnd, LastingFault, Position, Result, warn_once};
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::lane::{Lane, Task, Work};
@@ -22,6 +23,8 @@ use crate::pages::{Pages, RETRY};
 
 /// Shortest time between two looks at the ends of all logs.
 const POLL_MIN: Duration = Duration::from_millis(10);
+/// How long a look at the ends of all logs waits for the other ends once one is known.
+const OTHERS_WITHIN: Duration = Duration::from_secs(5);
 /// Largest number of events that the tail reader asks for at once while it follows the log.
 const TAIL_EVENTS_MAX: usize = 256;
 /// Largest number of events that the tail reader asks for at once while it is further behind.
@@ -160,34 +163,49 @@ pub(crate) async fn poll_ends(
             let places: Vec<Option<(u64, Position)>> =
                 lanes.iter().map(|lane| lane.place()).collect();
             if places.iter().any(Option::is_some) {
-                look_at_ends(&lanes, &places, &*backend).await;
+                tokio::select! {
+                    () = look_at_ends(&lanes, &places, &*backend) => {}
+                    // What this look has been told may be older than what was missed: the next one begins at once.
+                    () = look.notified() => look.notify_one(),
+                }
             }
         }
     };
     closed.run_until_cancelled(polling).await;
 }
 
+/// Looks at the ends of all logs.
 async fn look_at_ends(
     lanes: &[Arc<Lane>],
     places: &[Option<(u64, Position)>],
     backend: &dyn Backend,
 ) {
     let begun_in = backend.history();
-    let ends = backend.each_log_end(Purpose::Read).await;
-    let history = backend.history().number;
-    for ((lane, place), end) in lanes.iter().zip(places).zip(&ends) {
-        let Ok(end) = end else {
-            // The reader of the log looks for itself, and tries again until it succeeds.
-            lane.doubt();
+    let mut answers = backend.each_log_end(Purpose::Read);
+    let mut is_known = vec![false; lanes.len()];
+    let mut until = None;
+    loop {
+        let answer = match until {
+            None => answers.next().await,
+            Some(until) => timeout_at(until, answers.next()).await.unwrap_or_default(),
+        };
+        let Some((log, end)) = answer else { break };
+        let at = usize::from(log.0);
+        let (Some(lane), Some(place), Ok(end)) = (lanes.get(at), places.get(at), end) else {
             continue;
         };
-        lane.keep_up(history);
+        is_known[at] = true;
+        until.get_or_insert_with(|| Instant::now() + OTHERS_WITHIN);
+        lane.keep_up(backend.history().number);
         note_end(lane, backend, begun_in, end.position);
         if let Some((generation, asked_at)) = place {
-            lane.checked(*generation, *asked_at, end);
+            lane.checked(*generation, *asked_at, &end);
             lane.wake.notify_one();
         }
     }
+    // Their readers look for themselves, and try again until they succeed.
+    let unknown = lanes.iter().zip(is_known).filter(|(_, is_known)| !is_known);
+    unknown.for_each(|(lane, _)| lane.doubt());
 }
 
 /// Tells the other processes up to where this one has committed since the call, also before the future is polled. At

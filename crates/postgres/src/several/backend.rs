@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::join_all;
-use futures::stream::{BoxStream, FuturesUnordered, select_all};
+use futures::stream::{self, BoxStream, FuturesUnordered, select_all};
 use gesta_core::backend::{
     Backend, BackendInfo, ClockReading, EventLookup, EventRef, History, LoadRequest, Loaded,
     LogEnd, LogSlice, LogTail, LogWriter, Purpose, Removed, RowId, Rows, RunMode, Signal, StoredId,
@@ -16,7 +15,6 @@ use gesta_core::backend::{
 };
 use gesta_core::registry::Registry;
 use gesta_core::{ContentType, Error, LogId, Position, Result, StreamId, Visibility, log_of};
-use tokio::time::{Instant, timeout_at};
 
 use crate::log_map::LogMap;
 use crate::several::check::OpenCopy;
@@ -24,9 +22,6 @@ use crate::several::info::Joined;
 use crate::several::leases::Leases;
 use crate::several::route::{DatabasePart, Routes};
 use crate::several::writer::RoutedWriter;
-
-/// How long [`Backend::each_log_end`] waits for the other databases once one has told the ends of its logs.
-const OTHERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A store whose logs lie in several databases.
 ///
@@ -264,35 +259,20 @@ impl Backend for Several {
         Ok(ends)
     }
 
-    async fn each_log_end(&self, purpose: Purpose) -> Vec<Result<LogEnd>> {
-        let late = || Error::unavailable("its database has not answered as soon as another one");
-        let mut ends: Vec<Result<LogEnd>> = (0..self.logs).map(|_| Err(late())).collect();
+    fn each_log_end(&self, purpose: Purpose) -> BoxStream<'_, (LogId, Result<LogEnd>)> {
+        let mut nowhere = Vec::new();
         let mut logs_at: BTreeMap<usize, Vec<LogId>> = BTreeMap::new();
         for log in (0..self.logs).map(LogId) {
             match self.routes.home(log) {
                 Ok(at) => logs_at.entry(at).or_default().push(log),
-                Err(error) => ends[usize::from(log.0)] = Err(error),
+                Err(error) => nowhere.push((log, Err(error))),
             }
         }
         let asked = logs_at.into_iter();
         let asked = asked.map(|(at, logs)| self.ends_at(at, logs, purpose));
-        let mut asked: FuturesUnordered<_> = asked.collect();
-        let mut until = None;
-        loop {
-            let answered = match until {
-                None => asked.next().await,
-                Some(until) => timeout_at(until, asked.next()).await.unwrap_or_default(),
-            };
-            let Some(answered) = answered else {
-                return ends;
-            };
-            if answered.iter().any(|(_, end)| end.is_ok()) {
-                until.get_or_insert_with(|| Instant::now() + OTHERS_WITHIN);
-            }
-            for (log, end) in answered {
-                ends[usize::from(log.0)] = end;
-            }
-        }
+        let asked: FuturesUnordered<_> = asked.collect();
+        let told = asked.flat_map(stream::iter);
+        stream::iter(nowhere).chain(told).boxed()
     }
 
     async fn load(&self, log: LogId, request: LoadRequest, purpose: Purpose) -> Result<Loaded> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
 use gesta_core::backend::{Backend, Purpose};
 use gesta_core::{
     AllFrom, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, ReadAll,
@@ -255,12 +256,15 @@ async fn the_ends_of_the_other_logs_are_told_while_a_server_is_away() {
     let urls = hasty(&two.urls);
     let backend = until_answered(|| several(&urls)).await;
     let told = async || {
-        let each = backend.each_log_end(Purpose::Read);
-        let each = tokio::time::timeout(PATIENCE, each).await.expect("in time");
-        if let Some(error) = each.iter().find_map(|end| end.as_ref().err()) {
+        let each = backend.each_log_end(Purpose::Read).collect::<Vec<_>>();
+        let mut each = tokio::time::timeout(PATIENCE, each).await.expect("in time");
+        if let Some(error) = each.iter().find_map(|(_, end)| end.as_ref().err()) {
             assert!(error.is_retryable(), "{error:?}");
         }
-        each.iter().map(Result::is_ok).collect::<Vec<_>>()
+        each.sort_by_key(|(log, _)| *log);
+        let logs: Vec<_> = each.iter().map(|(log, _)| *log).collect();
+        assert_eq!(logs, [0, 1, 2, 3].map(gesta_core::LogId), "each once");
+        each.iter().map(|(_, end)| end.is_ok()).collect::<Vec<_>>()
     };
     let is_whole = async || {
         let deadline = Instant::now() + PATIENCE;

@@ -5,8 +5,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::future::join_all;
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::stream::{self, BoxStream, FuturesUnordered, StreamExt};
 use gesta_core::backend::*;
 use gesta_core::*;
 use tokio::sync::mpsc;
@@ -87,9 +86,10 @@ impl Backend for FaultyBackend {
     }
 
     /// As if each log lay in a database of its own.
-    async fn each_log_end(&self, purpose: Purpose) -> Vec<Result<LogEnd>> {
+    fn each_log_end(&self, purpose: Purpose) -> BoxStream<'_, (LogId, Result<LogEnd>)> {
         let logs = (0..self.info().logs).map(LogId);
-        join_all(logs.map(|log| self.log_end(log, purpose))).await
+        let asked = logs.map(|log| async move { (log, self.log_end(log, purpose).await) });
+        asked.collect::<FuturesUnordered<_>>().boxed()
     }
 
     async fn load(&self, log: LogId, request: LoadRequest, _: Purpose) -> Result<Loaded> {

@@ -17,6 +17,13 @@ pub enum Answers {
     Names,
     /// The parts of logs.
     Logs,
+    /// The ends of the first log.
+    EndsOfFirstLog,
+}
+
+impl Answers {
+    /// How many kinds there are.
+    pub(super) const KINDS: usize = Self::EndsOfFirstLog as usize + 1;
 }
 
 /// As many answers as if all were let through.

@@ -37,7 +37,7 @@ pub(super) struct Process {
     pub(super) history: CurrentHistory,
     plan: Mutex<Plan>,
     calls: Mutex<Calls>,
-    gates: [Gate; 5],
+    gates: [Gate; Answers::KINDS],
     /// The connections for reads.
     pub(super) connections: Semaphore,
     reach: Mutex<Reach>,

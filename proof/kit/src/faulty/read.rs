@@ -77,6 +77,7 @@ impl Read<'_> {
             Self::Ids => Some(Answers::Ids),
             Self::Names => Some(Answers::Names),
             Self::Log(_) => Some(Answers::Logs),
+            Self::LogEnd(LogId(0)) => Some(Answers::EndsOfFirstLog),
             _ => None,
         }
     }
