@@ -90,38 +90,13 @@ pub fn with_database(url: &str, database: &str) -> String {
     format!("{}/{database}{}", &base[..end], query.unwrap_or_default())
 }
 
-/// The URL with other parameters.
-fn with_query(url: &str, edit: impl FnOnce(Vec<&str>) -> Vec<String>) -> String {
-    let (base, query) = url.split_once('?').unwrap_or((url, ""));
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    match edit(pairs.collect()).as_slice() {
-        [] => base.to_owned(),
-        pairs => format!("{base}?{}", pairs.join("&")),
-    }
-}
-
-/// The name of a parameter.
-fn name(pair: &str) -> &str {
-    pair.split_once('=').map_or(pair, |(name, _)| name)
-}
-
 /// The URL with one of its parameters set.
 pub fn with_parameter(url: &str, set: &str, value: &str) -> String {
-    with_query(url, |pairs| {
-        let others = pairs.iter().filter(|pair| name(pair) != set);
-        let others = others.map(|pair| (*pair).to_owned());
-        others.chain([format!("{set}={value}")]).collect()
-    })
-}
-
-/// The URL with only those parameters that the plain PostgreSQL driver knows.
-pub fn for_driver(url: &str) -> String {
-    const KNOWN: &str = "user password dbname host port application_name connect_timeout";
-    with_query(url, |pairs| {
-        let is_known = |pair: &&&str| KNOWN.split(' ').any(|known| known == name(pair));
-        let known = pairs.iter().filter(is_known);
-        known.map(|pair| (*pair).to_owned()).collect()
-    })
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let is_other = |pair: &&str| !pair.is_empty() && pair.split('=').next() != Some(set);
+    let others = query.split('&').filter(is_other).map(str::to_owned);
+    let pairs: Vec<String> = others.chain([format!("{set}={value}")]).collect();
+    format!("{base}?{}", pairs.join("&"))
 }
 
 #[cfg(test)]

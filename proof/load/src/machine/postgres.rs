@@ -1,11 +1,13 @@
-//! Plain connections to PostgreSQL, beside Gesta: for bare statements, for counting (`counters`), for faults.
+//! Connections to PostgreSQL beside those of a store: for bare statements, for counting (`counters`), for faults.
+//!
+//! Invariant: what a URL demands of TLS holds for them as for those of a store, since both are opened by the product's
+//! rules. A connection that asked for less could tell the password to whoever answers.
 
 use std::collections::BTreeMap;
 
-use tokio_postgres::{Client, NoTls};
-
-use gesta_report::endpoint;
-use gesta_report::failure::{Context, Result};
+use gesta_postgres::Config;
+use gesta_report::failure::{Context, Failure, Result};
+use tokio_postgres::Client;
 
 /// Settings that bear on the figures.
 const SETTINGS: &[&str] = &[
@@ -33,16 +35,26 @@ const SETTINGS: &[&str] = &[
     "work_mem",
 ];
 
-/// Connects without TLS: our own statements are for databases at hand.
+/// Connects to the first host of a URL that lets us in, with the TLS that the URL demands.
+///
+/// # Errors
+/// The URL breaks a rule, or no host lets us in.
 pub async fn connect(url: &str) -> Result<Client> {
-    let (client, connection) = tokio_postgres::connect(&endpoint::for_driver(url), NoTls)
-        .await
-        .context("connecting to PostgreSQL without TLS")?;
-    // Ends when the client is dropped; a broken connection shows in the client's next call.
-    tokio::spawn(async move {
-        let _ = connection.await;
-    });
-    Ok(client)
+    let (hosts, tls) = gesta_postgres::connections(&Config::parse(url)?)?;
+    let mut failure = Failure("the URL names no host".into());
+    for host in hosts {
+        match host.connect(tls.clone()).await {
+            Ok((client, connection)) => {
+                // Ends when the client is dropped; a broken connection shows in the client's next call.
+                tokio::spawn(async move {
+                    let _ = connection.await;
+                });
+                return Ok(client);
+            }
+            Err(error) => failure = error.into(),
+        }
+    }
+    Err(failure).context("connecting to PostgreSQL")
 }
 
 /// The settings of the server that bear on the figures.
@@ -88,4 +100,42 @@ pub async fn schema_bytes(url: &str, schema: &str) -> Result<u64> {
         .await
         .context("sizes of tables")?;
     Ok(u64::try_from(row.get::<_, i64>(0)).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// The server's message that asks for the password in the clear.
+    const CLEARTEXT_PASSWORD: [u8; 9] = [b'R', 0, 0, 0, 8, 0, 0, 0, 3];
+
+    /// What happened: these connections dropped `sslmode` and were made without TLS, so that whoever answered in the
+    /// place of the database could ask for the password and got it. What the URL demands holds for each connection.
+    #[tokio::test]
+    async fn no_password_is_told_without_the_tls_that_the_url_demands() {
+        for mode in ["require", "verify-ca", "verify-full"] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let heard = Arc::new(Mutex::new(Vec::new()));
+            let hearing = Arc::clone(&heard);
+            let asking = tokio::spawn(async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut part = [0; 1_024];
+                while let Ok(count @ 1..) = stream.read(&mut part).await {
+                    hearing.lock().unwrap().extend_from_slice(&part[..count]);
+                    let _ = stream.write_all(&CLEARTEXT_PASSWORD).await;
+                }
+            });
+            let url = format!("postgres://u:secret@127.0.0.1:{port}/x?sslmode={mode}");
+            assert!(connect(&url).await.is_err(), "{mode}");
+            asking.abort();
+            let heard = String::from_utf8_lossy(&heard.lock().unwrap()).into_owned();
+            assert!(!heard.contains("secret"), "{mode}: {heard:?}");
+        }
+    }
 }
