@@ -97,7 +97,8 @@ pub(crate) struct ChaosArgs {
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = units::duration)]
     #[serde(skip)]
     pub(crate) pay_within: Duration,
-    /// The world postgres on a database of yours, which nobody else uses: only servers and connections are hurt.
+    /// The world postgres on a database of yours, which has no events and which nobody else uses: only our own servers
+    /// and their connections are hurt.
     #[arg(long, value_name = "URL")]
     #[serde(skip)]
     pub(crate) store: Option<String>,
@@ -127,6 +128,9 @@ impl ChaosArgs {
         }
         if self.store.is_some() && self.worlds != [WorldKind::Postgres] {
             return fail("--store is the world postgres alone: --world postgres");
+        }
+        if self.store.is_some() && self.loads.len() > 1 {
+            return fail("--store takes one --load: the next one would find its events there");
         }
         if self.lossy && !self.worlds.contains(&WorldKind::Patroni) {
             return fail(
@@ -329,6 +333,10 @@ mod tests {
             (
                 "chaos --store postgres://somewhere/else",
                 "--world postgres",
+            ),
+            (
+                "chaos --world postgres --store postgres://h/x --load appends,groups",
+                "one --load",
             ),
             ("chaos --load steady", "gesta-chaos steady"),
             ("chaos --rounds 5 --duration 5m", "cannot be used with"),

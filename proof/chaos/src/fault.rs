@@ -269,7 +269,10 @@ impl Fault {
                 _ => scene.members > 0,
             },
             Victim::Links => scene.are_nodes && scene.members > 1,
-            Victim::Clocks => scene.members > 0 && FakeClock::library().is_some(),
+            // A server with a wrong clock would store wrong times, for ever.
+            Victim::Clocks => {
+                scene.members > 0 && !scene.is_theirs && FakeClock::library().is_some()
+            }
             Victim::Databases => match self {
                 // Whether the other logs go on is asked of each log by itself, and of shows nobody knows where they
                 // lie.
@@ -285,7 +288,7 @@ impl Fault {
             },
             Victim::Clients => scene.members > 0,
             Victim::Store => scene.load == LoadKind::Steady,
-            Victim::Disk => scene.has_small_disk,
+            Victim::Disk => scene.has_small_disk && !scene.is_theirs,
             Victim::Timers => scene.load == LoadKind::Payments,
             Victim::Patroni => match self {
                 Self::SwitchOver | Self::PostmasterKill => {
@@ -483,6 +486,23 @@ mod tests {
             assert!(faults.contains(&Fault::DatabaseKill), "{scene:?}");
             let named = Fault::wanted(&[away, Fault::ServerKill], &scene);
             assert_eq!(named.is_ok(), is_there, "{scene:?}");
+        }
+    }
+
+    /// Goal: on a database of somebody else only our own servers and their connections are hurt.
+    #[test]
+    fn what_is_theirs_is_left_alone() {
+        let theirs = Scene {
+            is_theirs: true,
+            has_small_disk: true,
+            ..scene(WorldKind::Postgres, LoadKind::Appends, 1)
+        };
+        for fault in Fault::value_variants() {
+            let is_ours = matches!(
+                fault.victim(),
+                Victim::Servers | Victim::Connections | Victim::Clients
+            );
+            assert!(is_ours || !fault.fits(&theirs), "{}", fault.name());
         }
     }
 

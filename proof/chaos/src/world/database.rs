@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use gesta_load::machine::store;
+use gesta_load::machine::{postgres, store};
 use gesta_load::random::Random;
-use gesta_report::endpoint::Endpoint;
-use gesta_report::failure::{Failure, Result, blocking, fail};
+use gesta_report::endpoint::{Endpoint, redacted};
+use gesta_report::failure::{Context, Failure, Result, blocking, fail};
 use gesta_rig::{Cluster, FaultProxy, Patroni, PatroniConfig, Replication};
 
 use super::Databases;
@@ -56,7 +56,10 @@ impl Database {
                 Probe::prepare(&patroni.member_urls()[primary]).await?;
                 Ok(vec![Self::Patroni(patroni)])
             }
-            Databases::Theirs(url) => Ok(vec![Self::Theirs(url.clone())]),
+            Databases::Theirs(url) => {
+                refuse_events(url).await?;
+                Ok(vec![Self::Theirs(url.clone())])
+            }
         }
     }
 
@@ -116,6 +119,20 @@ impl Database {
             _ => None,
         }
     }
+}
+
+/// Refuses databases, named as those of a store, of which one has events: what chaos appends there stays for ever.
+async fn refuse_events(urls: &str) -> Result<()> {
+    for url in urls.split_whitespace() {
+        let named = redacted(url);
+        if postgres::has_events(url).await.context(&named)? {
+            return fail(format!(
+                "{named} has events, and what chaos appends there could never be removed again: --store needs an empty \
+                 database, or an empty schema of it (?schema=NAME)"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A primary and its standbys; all that Gesta sends them goes by way of proxies.
@@ -194,5 +211,56 @@ impl Replicated {
         }
         self.gone.clear();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use gesta_core::{Append, EventData, EventType, ExpectedRevision, StreamId};
+    use gesta_load::machine::child::Program;
+
+    use super::*;
+    use crate::world::{Plan, World};
+
+    /// Starts a world without members.
+    async fn refused(url: &str) -> Option<String> {
+        let program = Program::gesta(Path::new("gesta"));
+        let plan = Plan::new(Databases::Theirs(url.to_owned()), program, 0);
+        World::start(&plan).await.err().map(|failure| failure.0)
+    }
+
+    /// What happened: nobody looked whether the database of `--store` was empty, so a wrong URL spoiled a store for
+    /// ever. It is refused before a member starts, also as one of several, and nothing is appended.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_store_with_events_is_no_world() {
+        let Some(server) = gesta_rig::shared() else {
+            return;
+        };
+        let [used, made, absent] =
+            [(); 3].map(|()| format!("{}?schema={}", server.url(), gesta_rig::fresh_schema()));
+        let open = async |url: &str| store::open_url(url, Duration::ZERO, 1).await.unwrap();
+        let (used_store, _made_store) = (open(&used).await, open(&made).await);
+        let store = used_store.store;
+        let event = EventData::json(EventType::new("paid").unwrap(), "{}");
+        let stream = StreamId::new("account-1").unwrap();
+        let append = Append::to(stream, ExpectedRevision::NoStream, vec![event]);
+        store.append(append).await.unwrap();
+        let before = store.info().await.unwrap().heads;
+        for (urls, is_refused) in [
+            (used.clone(), true),
+            (format!("{made} {used}"), true),
+            (made, false),
+            (absent, false),
+        ] {
+            let refused = refused(&urls).await;
+            assert_eq!(refused.is_some(), is_refused, "{urls}: {refused:?}");
+            if let Some(why) = refused {
+                assert!(why.contains("needs an empty database"), "{why}");
+            }
+        }
+        assert_eq!(store.info().await.unwrap().heads, before);
     }
 }

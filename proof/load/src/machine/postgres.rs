@@ -57,6 +57,23 @@ pub async fn connect(url: &str) -> Result<Client> {
     Err(failure).context("connecting to PostgreSQL")
 }
 
+/// True if the schema of this URL has a store with events. Scavenging leaves the last event of a log.
+///
+/// # Errors
+/// The database cannot be asked, or its store has moved.
+pub async fn has_events(url: &str) -> Result<bool> {
+    let events = format!("\"{}\".events", Config::parse(url)?.schema);
+    let client = connect(url).await?;
+    let is_there = "SELECT to_regclass($1) IS NOT NULL";
+    let is_there = client.query_one(is_there, &[&events]).await;
+    if !is_there.context("looking for a store")?.get::<_, bool>(0) {
+        return Ok(false);
+    }
+    let any = format!("SELECT EXISTS (SELECT FROM {events})");
+    let any = client.query_one(&any, &[]).await;
+    Ok(any.context("looking for events")?.get(0))
+}
+
 /// The settings of the server that bear on the figures.
 pub async fn settings(url: &str) -> Result<BTreeMap<String, String>> {
     let client = connect(url).await?;
