@@ -248,7 +248,7 @@ pub struct World {
     pub are_nodes: bool,
     /// Logs that have moved to another database.
     pub(crate) moved: BTreeSet<u16>,
-    /// Where the disk can be filled.
+    /// A folder of the world's own, where the disk can be filled.
     pub(crate) small_disk: Option<PathBuf>,
     files: TempDir,
 }
@@ -256,6 +256,10 @@ pub struct World {
 impl World {
     /// Starts everything that a plan names; returns when every member serves.
     pub async fn start(plan: &Plan) -> Result<Self> {
+        let files = match &plan.small_disk {
+            Some(folder) => TempDir::new_in(folder),
+            None => TempDir::new(),
+        }?;
         let mut world = Self {
             members: Vec::new(),
             here: None,
@@ -263,11 +267,8 @@ impl World {
             logs: plan.logs,
             are_nodes: plan.are_nodes,
             moved: BTreeSet::new(),
-            small_disk: plan.small_disk.clone(),
-            files: match &plan.small_disk {
-                Some(folder) => TempDir::new_in(folder),
-                None => TempDir::new(),
-            }?,
+            small_disk: plan.small_disk.as_ref().map(|_| files.path().to_owned()),
+            files,
         };
         if !matches!(plan.databases, Databases::File | Databases::Theirs(_)) {
             gesta::schema::create(&world.url(), plan.logs).await?;
