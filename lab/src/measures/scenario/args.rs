@@ -28,6 +28,8 @@ const CONCURRENCY: u32 = 16;
 const CONNECTIONS: u32 = 512;
 /// Largest file of authorities; all that browsers believe are less than a MiB.
 const AUTHORITIES_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// Largest file of headers.
+const HEADERS_BYTES_MAX: u64 = 64 * 1024;
 
 /// Load on any HTTP service, out of a scenario file.
 #[derive(Debug, Clone, clap::Args, Serialize)]
@@ -84,6 +86,11 @@ pub(crate) struct ScenarioArgs {
     #[arg(long = "header", value_name = "NAME: VALUE")]
     #[serde(skip)]
     pub(crate) headers: Vec<String>,
+    /// File with more of them, one a line: for secrets, since everybody on this machine can see arguments. Those of
+    /// --header go before them.
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub(crate) header_file: Option<PathBuf>,
     /// File with the authorities (PEM) that are believed instead of those of the operating system.
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -113,6 +120,15 @@ fn share(text: &str) -> std::result::Result<f64, String> {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
         _ => Err(format!("{text:?} is not a share from 0 to 1")),
     }
+}
+
+/// The name and the value of a header; none if the text is not "Name: value".
+fn header(text: &str) -> Option<(HeaderName, HeaderValue)> {
+    let (name, value) = text.split_once(':')?;
+    let name = HeaderName::try_from(name.trim()).ok()?;
+    let mut value = HeaderValue::from_str(value.trim()).ok()?;
+    value.set_sensitive(true);
+    Some((name, value))
 }
 
 impl ScenarioArgs {
@@ -204,14 +220,28 @@ impl ScenarioArgs {
 
     fn headers(&self) -> Result<HeaderMap> {
         let mut headers = HeaderMap::new();
-        for header in &self.headers {
-            // The value may be a secret.
-            let name = header.split(':').next().unwrap_or_default();
+        if let Some(path) = &self.header_file {
+            let option = format!("--header-file {}", path.display());
+            let read = file::read(path, HEADERS_BYTES_MAX).map_err(Failure);
+            let text = file::text(read.context(&option)?);
+            let text =
+                text.map_err(|(line, why)| Failure(format!("{option}, line {line}: {why}")))?;
+            for (number, line) in (1..).zip(text.lines()) {
+                if line.trim().is_empty() {
+                    continue;
+                }
+                // All of the line may be a secret.
+                let rule = "must be \"Name: value\"";
+                let wrong = || Failure(format!("{option}, line {number}: {rule}"));
+                let (name, value) = header(line).ok_or_else(wrong)?;
+                headers.insert(name, value);
+            }
+        }
+        for text in &self.headers {
+            // The value may be a secret, and without a name all of it may be the value.
+            let name = text.split_once(':').map_or("***", |(name, _)| name);
             let wrong = || Failure(format!("--header {name:?}: must be \"Name: value\""));
-            let (name, value) = header.split_once(':').ok_or_else(wrong)?;
-            let name = HeaderName::try_from(name.trim()).map_err(|_| wrong())?;
-            let mut value = HeaderValue::from_str(value.trim()).map_err(|_| wrong())?;
-            value.set_sensitive(true);
+            let (name, value) = header(text).ok_or_else(wrong)?;
             headers.insert(name, value);
         }
         Ok(headers)

@@ -64,6 +64,43 @@ fn what_cannot_be_meant_is_refused() {
     }
 }
 
+/// Goal: headers are read from a file, so that no secret stands among arguments; one of an argument goes before it. A
+/// file that is refused is told without what stands in it.
+#[test]
+fn headers_are_read_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("headers");
+    let line = format!(
+        "--target http://x --header x-kind:argument --header-file {}",
+        path.display()
+    );
+    std::fs::write(
+        &path,
+        "authorization: Bearer s3cret\r\n\nX-Kind: file\nx-time: 10:30\n",
+    )
+    .unwrap();
+    let headers = args(&line).unwrap().limits().unwrap().headers;
+    let found = ["authorization", "x-kind", "x-time"].map(|name| headers[name].to_str().unwrap());
+    assert_eq!(found, ["Bearer s3cret", "argument", "10:30"]);
+    assert!(!format!("{headers:?}").contains("s3cret"));
+    for (text, rule) in [
+        ("a: b\ns3cret\n", "line 2: must be \"Name: value\""),
+        ("a b: s3cret\n", "line 1: must be \"Name: value\""),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let why = args(&line).unwrap_err();
+        assert!(why.contains(rule) && !why.contains("s3cret"), "{why}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let why = args(&line).unwrap_err();
+    assert!(
+        why.contains("--header-file") && why.contains("cannot be read"),
+        "{why}"
+    );
+    let why = args("--target http://x --header s3cret").unwrap_err();
+    assert!(!why.contains("s3cret"), "{why}");
+}
+
 /// Goal: a database that is refused is told without what may be its password.
 #[test]
 fn a_refused_database_shows_no_password() {
