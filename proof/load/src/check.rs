@@ -65,6 +65,16 @@ impl Wrong {
 /// What is shown of a text that an answer has: its beginning, without secrets.
 pub(crate) type Shown<'a> = dyn Fn(&str) -> String + 'a;
 
+impl Capture {
+    /// The value in an answer whose body is this document.
+    pub(crate) fn find(&self, document: &Value, answer: &Answer) -> Option<Value> {
+        match &self.origin {
+            Origin::Json(path) => path.find(document).cloned(),
+            Origin::Header(name) => headers(answer, name).next().map(Value::String),
+        }
+    }
+}
+
 impl Checks {
     /// Refusals for lack of capacity are told apart from wrong answers, unless they are what is wanted.
     pub(crate) fn is_refusal(&self, status: u16) -> bool {
@@ -123,10 +133,7 @@ impl Checks {
             equals(path, wanted, &document, values, shown)?;
         }
         let taken = captures.iter().map(|capture| {
-            let found = match &capture.origin {
-                Origin::Json(path) => path.find(&document).cloned(),
-                Origin::Header(name) => headers(answer, name).next().map(Value::String),
-            };
+            let found = capture.find(&document, answer);
             let missing = || {
                 Wrong::new(
                     format!("there is no {:?} in the answer", capture.name),

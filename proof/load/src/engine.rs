@@ -443,7 +443,7 @@ impl Engine {
                 };
             }
         };
-        let shown = |text: &str| secrets().shown(text);
+        let shown = |text: &str| request::shown(text, secrets(), step, &answer);
         let judged = step.checks.judge(&step.captures, &answer, &using, &shown);
         let (outcome, captured, wrong) = match judged {
             Ok(captured) => (Outcome::Passed, captured, None),

@@ -148,6 +148,12 @@ async fn answer(request: Request<Incoming>, seen: Arc<Mutex<Seen>>) -> Answer {
             let text = Full::new(format!("{user:?} {key:?}").into());
             return Ok(response.status(500).body(text.boxed()).unwrap());
         }
+        "session" => {
+            let text =
+                r#"{"value": "to-ken-1", "user": {"accessToken": "to-ken-2", "author": "me"}}"#;
+            let response = response.header("set-cookie", "s=to-ken-3; Path=/");
+            return Ok(response.body(Full::new(text.into()).boxed()).unwrap());
+        }
         "broken" => response = response.status(500),
         "close" => response = response.header("connection", "close"),
         _ => {}

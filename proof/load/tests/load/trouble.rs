@@ -173,6 +173,43 @@ steps = [{ request = "GET /echo" }]"#;
     assert_eq!(trouble.example, r#"Some("***") Some("***")"#);
 }
 
+/// What happened: the answer to a login that failed its check was shown with its token. What an answer gives under the
+/// name of a secret is not shown, whatever was wrong with it; the rest is.
+#[test]
+fn the_answer_to_a_login_shows_no_token() {
+    let capture = "capture = { session = \"json:value\" }";
+    for (more, cause, shown) in [
+        (
+            format!("check = {{ contains = \"nothing\" }}, {capture}"),
+            "the body does not contain what it must",
+            "author",
+        ),
+        (
+            format!("check = {{ json = {{ \"user.author\" = \"you\" }} }}, {capture}"),
+            "json user.author is not as it must be",
+            "\"me\" and not \"you\"",
+        ),
+        (
+            "capture = { key = \"json:user.token\", session = \"json:value\" }".to_owned(),
+            "there is no \"key\" in the answer",
+            "author",
+        ),
+        (
+            format!("check = {{ headers = {{ set-cookie = \"x\" }} }}, {capture}"),
+            "header set-cookie is not as it must be",
+            "\"***",
+        ),
+    ] {
+        let service = Service::start(None);
+        let text = format!("steps = [{{ request = \"POST /session\", {more} }}]");
+        let load = Load::of(&text, &service.url(), Drive::Closed(1));
+        let figures = load.until(&service, 3).unwrap();
+        let example = &figures.troubles[&(0, cause.to_owned())].example;
+        assert!(!example.contains("to-ken"), "{cause}: {example}");
+        assert!(example.contains(shown), "{cause}: {example}");
+    }
+}
+
 /// Goal: a target that is refused is told without what may be its password.
 #[test]
 fn a_target_that_is_refused_shows_no_password() {
