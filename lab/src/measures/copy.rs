@@ -34,7 +34,8 @@ use places::Places;
 #[derive(Debug, Clone, clap::Args, Serialize)]
 pub(crate) struct CopyArgs {
     /// The PostgreSQL server: `postgres://…` of a user who may create databases, or `postgres:new`, a server that is
-    /// started for this run. Databases named `gesta_lab_copy_…` are made there, and removed afterwards.
+    /// started for this run. Databases named `gesta_lab_copy_…` are made there, and removed afterwards; a run that is
+    /// killed leaves them.
     #[arg(long, default_value = NEW_SERVER)]
     #[serde(skip)]
     store: String,

@@ -17,6 +17,8 @@ const DATABASES: [&str; 4] = ["one", "first", "second", "restored"];
 pub(super) struct Places {
     server: String,
     folder: PathBuf,
+    /// Random, so that runs on one server do not drop each other's databases.
+    run: String,
 }
 
 impl Places {
@@ -24,6 +26,7 @@ impl Places {
         Self {
             server: server.to_owned(),
             folder: folder.to_owned(),
+            run: uuid::Uuid::new_v4().simple().to_string(),
         }
     }
 
@@ -64,7 +67,12 @@ impl Places {
 
     /// The URL of a database on the server.
     fn database(&self, name: &str) -> String {
-        endpoint::with_database(&self.server, &format!("{PREFIX}_{name}"))
+        endpoint::with_database(&self.server, &self.named(name))
+    }
+
+    /// The name of a database.
+    fn named(&self, name: &str) -> String {
+        format!("{PREFIX}_{name}_{}", &self.run[..8])
     }
 
     /// Makes the databases, without any rows.
@@ -92,9 +100,25 @@ impl Places {
     async fn each(&self, verb: &str, options: &str) -> Result<()> {
         let client = postgres::connect(&self.server).await?;
         for name in DATABASES {
-            let sql = format!("{verb} {PREFIX}_{name} {options}");
+            let sql = format!("{verb} {} {options}", self.named(name));
             client.batch_execute(&sql).await.context(sql)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happened: a run dropped the databases of another one on the same server, with its connections.
+    #[test]
+    fn runs_on_one_server_have_databases_of_their_own() {
+        let [one, other] = [(); 2].map(|()| Places::new("postgres://u@h/x", Path::new("/tmp")));
+        for name in DATABASES {
+            assert_ne!(one.database(name), other.database(name));
+            let begin = format!("postgres://u@h/gesta_lab_copy_{name}_");
+            assert!(one.database(name).starts_with(&begin), "{one:?}");
+        }
     }
 }
