@@ -167,7 +167,8 @@ pub struct NodeRow {
     pub held: bool,
     /// Nodes that this node cannot call, as of its last beat.
     pub unreachable: Vec<NodeId>,
-    /// Time at which the node joined, by the database's clock. It orders the takers of logs, and people see it.
+    /// Time at which the node joined, by the database's clock. It orders the takers of logs, tells which of two nodes
+    /// with different secrets gives way while neither has a log, and people see it.
     pub started: Timestamp,
     /// Time of the node's last beat, by the database's clock. Only people use it.
     pub beat_at: Timestamp,

@@ -81,13 +81,14 @@ async fn ensure_free_within(
     Ok(())
 }
 
-fn row<'a>(look: &'a Look, address: &str) -> Option<&'a NodeRow> {
+/// Returns the row of the node with this address.
+pub(crate) fn row<'a>(look: &'a Look, address: &str) -> Option<&'a NodeRow> {
     let mut nodes = look.nodes.iter();
     nodes.find(|node| *node.info.address == *address)
 }
 
 /// Returns what changes with each beat.
-fn life(row: &NodeRow) -> (i64, i64) {
+pub(crate) fn life(row: &NodeRow) -> (i64, i64) {
     (row.generation.0, row.beat)
 }
 

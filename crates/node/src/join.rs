@@ -145,8 +145,8 @@ impl Node {
         for registry in &registries {
             check_version(&options.build, registry.look().await?.version)?;
             address::ensure_free(&**registry, &listener, here, leases).await?;
-            strangers::ensure_none(&**registry, &link, leases).await?;
         }
+        strangers::ensure_none(&registries, &link, leases).await?;
         let joining = Joining::start(&store, registries, &options)?;
         joining.first_look().await?;
         let config = Config {

@@ -96,7 +96,7 @@ struct State {
     pending_events: usize,
     pending_bytes: usize,
     hint: Hint,
-    /// Highest position that a commit or a message has named.
+    /// Highest position that a commit or a message has named since the last read without an end began.
     heard: Position,
     generation: u64,
     /// Number of the backend's history to which the generation belongs.
@@ -311,10 +311,14 @@ impl Lane {
             (None, _) if !state.placed => Some(Task::Check { end }),
             // A read that was under way when the message came has brought what it names.
             (None, Hint::Named) if state.heard <= end => None,
-            (None, Hint::More | Hint::Named) => Some(Task::Read {
-                after: end,
-                to: None,
-            }),
+            (None, Hint::More | Hint::Named) => {
+                // What was named until now, the read finds, or it is not there and must not be believed any longer.
+                state.heard = Position::START;
+                Some(Task::Read {
+                    after: end,
+                    to: None,
+                })
+            }
             (None, Hint::None) => None,
         };
         let generation = state.generation;

@@ -4,13 +4,13 @@
 //! events that the caller may see and on positions alone. So checkpoints between events are not those of the store,
 //! which come where its filter has found nothing for long, but lie at positions that are counted from the last one that
 //! the caller was told. In a virtual stream, where revisions count the links that are left out, they are not told but
-//! with links.
+//! with links, and once after very many links that were left out.
 //!
 //! Not hidden: in which order the logs of a store take turns while a subscriber catches up. A page of a log ends after
 //! so many events that match the filter, so the order tells roughly where many matching ones lie that the caller may
 //! not see. A store has one log unless it was made with more.
 
-use std::collections::VecDeque;
+use std::future::ready;
 
 use futures::stream;
 use gesta_core::limits::PAGE_SCAN_MAX;
@@ -34,8 +34,6 @@ struct Running {
     inner: Subscription,
     of: Subject,
     changes: watch::Receiver<u64>,
-    /// Messages that are ready, before the next one of the store is taken.
-    ready: VecDeque<SubscriptionMessage>,
     /// Whether the caller may see every event, as far as is known. It is looked at again when rights have changed.
     sees_all: bool,
     has_ended: bool,
@@ -59,6 +57,15 @@ struct ShownTo {
     /// Position of each log; `None` as long as the number of logs is not known.
     positions: Option<Vec<Position>>,
     is_live: bool,
+    /// The message of the store that the caller is being told. The checkpoints before it are made one by one, as the
+    /// caller takes them: there may be very many, where positions have a hole.
+    pending: Option<Pending>,
+}
+
+struct Pending {
+    message: SubscriptionMessage,
+    /// Whether the caller may see the event, if the message is one.
+    is_shown: bool,
 }
 
 /// Begins a subscription, which the caller may begin.
@@ -91,6 +98,7 @@ pub(super) async fn begin(
                 _ => None,
             },
             is_live: false,
+            pending: None,
         }),
     };
     let from_start = matches!(request.from, SubscribeFrom::Start);
@@ -100,7 +108,6 @@ pub(super) async fn begin(
         inner,
         of,
         changes,
-        ready: VecDeque::new(),
         sees_all,
         has_ended: false,
     };
@@ -161,9 +168,6 @@ impl Running {
             return None;
         }
         loop {
-            if let Some(message) = self.ready.pop_front() {
-                return Some(Ok(message));
-            }
             let wait = self.guarded.wait();
             tokio::select! {
                 biased;
@@ -176,6 +180,11 @@ impl Running {
                         return Some(Err(error));
                     }
                 }
+                () = ready(()), if self.of.has_pending() => {
+                    if let Some(message) = self.of.step() {
+                        return Some(Ok(message));
+                    }
+                }
                 // A user who has had too much is told of changes of rights, but gets no more events.
                 () = tokio::time::sleep(wait.unwrap_or_default()), if wait.is_some() => {}
                 message = self.inner.next(), if wait.is_none() => {
@@ -185,9 +194,7 @@ impl Running {
                     };
                     match taken {
                         Ok(None) => {}
-                        // What became ready before this message comes first.
-                        Ok(Some(message)) if self.ready.is_empty() => return Some(Ok(message)),
-                        Ok(Some(message)) => self.ready.push_back(message),
+                        Ok(Some(message)) => return Some(Ok(message)),
                         Err(error) => return Some(Err(error)),
                     }
                 }
@@ -203,18 +210,25 @@ impl Running {
         };
         let guarded = &self.guarded;
         guarded.check(operation).await?;
-        let sees_all = guarded.access.shared.sees_all(&guarded.caller)?;
-        if sees_all != self.sees_all
-            && let Subject::All(told) = &mut self.of
-        {
-            // Who saw everything was told of everything up to the next message.
-            told.positions = None;
+        let shared = &guarded.access.shared;
+        let sees_all = shared.sees_all(&guarded.caller)?;
+        if let Subject::All(told) = &mut self.of {
+            if sees_all != self.sees_all {
+                // Who saw everything was told of everything up to the next message.
+                told.positions = None;
+            }
+            // The event may have waited for long.
+            if let Some(Pending { message, is_shown }) = &mut told.pending
+                && let SubscriptionMessage::Event { event, .. } = message
+            {
+                *is_shown = *is_shown && shared.shows(&guarded.caller, event).await?;
+            }
         }
         self.sees_all = sees_all;
         Ok(())
     }
 
-    /// Returns what the caller gets of a message; `None` if nothing, or if it is what became ready.
+    /// Returns the first that the caller gets of a message; `None` if nothing. The rest is pending.
     async fn take(&mut self, message: SubscriptionMessage) -> Result<Option<SubscriptionMessage>> {
         let shown = match &message {
             SubscriptionMessage::Event { event, .. } => {
@@ -238,7 +252,22 @@ impl Running {
                 told,
                 left_out,
             } => Ok(of_virtual(stream, told, left_out, message, shown)),
-            Subject::All(told) => Ok(told.take(message, shown, &mut self.ready)),
+            Subject::All(told) => Ok(told.take(message, shown)),
+        }
+    }
+}
+
+impl Subject {
+    /// Tells whether more may come of the last message of the store.
+    fn has_pending(&self) -> bool {
+        matches!(self, Self::All(told) if told.pending.is_some())
+    }
+
+    /// Returns what the caller gets next of the last message of the store; `None` if nothing more.
+    fn step(&mut self) -> Option<SubscriptionMessage> {
+        match self {
+            Self::All(told) => told.step(),
+            Self::Stream(_) | Self::Virtual { .. } => None,
         }
     }
 }
@@ -310,15 +339,27 @@ fn of_virtual(
 }
 
 impl ShownTo {
+    /// Takes the next message of the store, of which everything that was pending was told. Returns as
+    /// [`step`](Self::step) does.
     fn take(
         &mut self,
-        mut message: SubscriptionMessage,
-        shown: bool,
-        ready: &mut VecDeque<SubscriptionMessage>,
+        message: SubscriptionMessage,
+        is_shown: bool,
     ) -> Option<SubscriptionMessage> {
+        self.pending = Some(Pending { message, is_shown });
+        self.step()
+    }
+
+    /// Returns the next checkpoint before the pending message, or that message after the last one; `None` if it is not
+    /// told.
+    fn step(&mut self) -> Option<SubscriptionMessage> {
+        let Pending {
+            mut message,
+            is_shown,
+        } = self.pending.take()?;
         let own = match &message {
             SubscriptionMessage::Event { event, .. } => {
-                shown.then(|| (usize::from(event.log.0), event.position))
+                is_shown.then(|| (usize::from(event.log.0), event.position))
             }
             _ => None,
         };
@@ -336,21 +377,22 @@ impl ShownTo {
         };
         let told = self.positions.get_or_insert_with(|| reached.clone());
         told.resize(reached.len(), Position::START);
-        if let Some((log, position)) = own
-            && let Some(reached) = reached.get_mut(log)
-        {
-            *reached = Position(position.0.saturating_sub(1));
-        }
         let step = match self.is_live {
             true => SKIPPED_LIVE_MAX,
             false => SKIPPED_CATCHING_UP_MAX,
         };
-        for (log, reached) in reached.iter().enumerate() {
-            while told[log].plus(step) <= *reached {
-                told[log] = told[log].plus(step);
-                let passed = Checkpoint::logs(incarnation, told.clone());
-                ready.push_back(SubscriptionMessage::Checkpoint(passed));
-            }
+        let skipped = |log: usize| {
+            let end = match own {
+                Some((own, position)) if own == log => position.0.saturating_sub(1),
+                _ => reached[log].0,
+            };
+            end.saturating_sub(told[log].0)
+        };
+        if let Some(log) = (0..told.len()).find(|log| skipped(*log) >= step) {
+            told[log] = told[log].plus(step);
+            let passed = Checkpoint::logs(incarnation, told.clone());
+            self.pending = Some(Pending { message, is_shown });
+            return Some(SubscriptionMessage::Checkpoint(passed));
         }
         if has_caught_up {
             self.is_live = true;
@@ -368,5 +410,44 @@ impl ShownTo {
         }
         reached.clone_from(told);
         Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gesta_core::Incarnation;
+
+    use super::*;
+
+    /// What happened: a message after a hole of positions, which scavenging leaves, made all checkpoints of the hole at
+    /// once, 100,000 for a hole of 100 million. Goal: each is made when the caller takes it.
+    #[test]
+    fn checkpoints_of_a_hole_are_made_one_by_one() {
+        let incarnation = Incarnation::random();
+        let at = |logs: [u64; 2]| Checkpoint::logs(incarnation, logs.map(Position).to_vec());
+        let checkpoint = |logs| Some(SubscriptionMessage::Checkpoint(at(logs)));
+        let begin = || ShownTo {
+            positions: Some(vec![Position::START; 2]),
+            is_live: false,
+            pending: None,
+        };
+        let mut shown = begin();
+        let caught_up = SubscriptionMessage::CaughtUp(at([u64::MAX / 2, 0]));
+        assert_eq!(shown.take(caught_up, true), checkpoint([1_000, 0]));
+        for count in 2..=10 {
+            assert_eq!(shown.step(), checkpoint([count * 1_000, 0]));
+        }
+        assert!(!shown.is_live, "as long as it was not told");
+
+        let mut shown = begin();
+        let caught_up = SubscriptionMessage::CaughtUp(at([2_001, 1_000]));
+        assert_eq!(shown.take(caught_up.clone(), true), checkpoint([1_000, 0]));
+        assert_eq!(shown.step(), checkpoint([2_000, 0]));
+        assert_eq!(shown.step(), checkpoint([2_000, 1_000]));
+        assert_eq!(shown.step(), Some(caught_up));
+        assert_eq!(shown.step(), None);
+        let passed = SubscriptionMessage::Checkpoint(at([2_001, 12_000]));
+        assert_eq!(shown.take(passed, true), checkpoint([2_001, 11_000]));
+        assert_eq!(shown.step(), None, "a checkpoint of the store is not told");
     }
 }

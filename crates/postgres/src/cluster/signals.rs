@@ -7,7 +7,8 @@
 //! use, so one whose statement fails, or is not answered, is sent again. It may arrive twice, which changes nothing: a
 //! message is a hint. When the store is closed, what waits is sent first, if that is possible soon. A receiver that may
 //! have missed a message, because its own connection broke or because it is slow, is told by [`Signal::Interrupted`].
-//! Messages of this process do not come back to it.
+//! Messages of this process do not come back to it. Whoever may connect to the database may send messages, so none is
+//! believed: what one claims costs a look at the database, and the looks for such claims have a least distance.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -56,6 +57,8 @@ const REFUSED_MAX: u32 = 5;
 const HOSTS_PAUSE: Duration = Duration::from_secs(10);
 /// How long the other hosts may take to answer.
 const HOSTS_LOOK: Duration = Duration::from_secs(1);
+/// The shortest time between two looks at the settings, however many messages ask for one.
+const LOOKS_APART: Duration = Duration::from_millis(100);
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
 
@@ -332,13 +335,14 @@ async fn serve(
     let timeline = connection.session.timeline;
     let over = connection.used.over();
     let outdated = shared.ledger.outdated(connection.generation);
+    let claimed = Notify::new();
     tokio::select! {
-        cause = receive(&mut connection.notifications, &channel, shared) => cause,
+        cause = receive(&mut connection.notifications, &channel, shared, &claimed) => cause,
         cause = send(&client, &statement, &channel, shared, sending) => cause,
         cause = over => cause,
         never = look_at_hosts(&host_watch) => never,
         () = outdated => "the database has changed over".to_owned(),
-        cause = look_at_settings(&client, timeline, connector, &shared.ledger) => cause,
+        cause = look_at_settings(&client, timeline, connector, &shared.ledger, &claimed) => cause,
     }
 }
 
@@ -348,12 +352,13 @@ async fn listen(client: &Client, channel: &str) -> std::result::Result<Statement
     answered(client.prepare(SEND_SIGNALS)).await
 }
 
-/// Passes on what arrives until the connection is lost, or until another incarnation of the store has begun. Returns
-/// the reason.
+/// Passes on what arrives until the connection is lost. Returns the reason. When a message claims that another
+/// incarnation of the store has begun, `claimed` is notified.
 async fn receive(
     notifications: &mut Inbox<Notification>,
     channel: &str,
     shared: &SharedSignals,
+    claimed: &Notify,
 ) -> String {
     while let Some(arrival) = notifications.next().await {
         let Arrival::Message(message) = arrival else {
@@ -371,8 +376,7 @@ async fn receive(
         match from_payload(shared.ledger.process, message.payload()) {
             Some(Message::Signal(signal)) => shared.ledger.received.publish(signal),
             Some(Message::Incarnation(begun)) if begun != shared.ledger.history().incarnation => {
-                // The next connection finds out by itself what has changed.
-                return format!("incarnation {begun} of the store has begun");
+                claimed.notify_one();
             }
             Some(Message::Incarnation(_)) | None => {}
         }
@@ -447,16 +451,24 @@ async fn look_at_hosts(host_watch: &HostWatch) -> String {
 }
 
 /// Looks at the server's settings now and then: an administrator, or what manages fail-over, changes them while all
-/// runs. At its clock, and at the incarnation, in case the message about another one was lost. It is one statement, for
-/// it is most of what an idle server asks of the database; only what could not be noted costs more.
+/// runs. At its clock, and at the incarnation, soon after `claimed` is notified, and in case the message about another
+/// one was lost. It is one statement, for it is most of what an idle server asks of the database; only what could not
+/// be noted costs more.
 async fn look_at_settings(
     client: &Client,
     timeline: Option<Timeline>,
     connector: &Connector,
     ledger: &Ledger,
+    claimed: &Notify,
 ) -> String {
+    let pause = connector.config.settings_pause;
+    let apart = LOOKS_APART.min(pause);
     loop {
-        sleep(connector.config.settings_pause).await;
+        sleep(apart).await;
+        tokio::select! {
+            () = sleep(pause.saturating_sub(apart)) => {}
+            () = claimed.notified() => {}
+        }
         let asked = uptime();
         let found = match timeout(ANSWER_TIMEOUT, read_settings(client)).await {
             Ok(Ok(found)) => found,
@@ -466,6 +478,7 @@ async fn look_at_settings(
         // Before anything is believed: another store may be there.
         match found.incarnation {
             Some(found) if found == ledger.history().incarnation => {}
+            // The next connection finds out by itself what has changed.
             Some(found) => return format!("incarnation {found} of the store has begun"),
             None => return "the store is gone".to_owned(),
         }

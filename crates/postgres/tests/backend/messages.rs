@@ -1,5 +1,5 @@
 //! Messages that are queued: those of a process that stops are sent before, and those that the database does not take
-//! are sent again.
+//! are sent again. Messages that somebody invents: none is believed.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,12 +12,13 @@ use gesta_core::{
     SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage, SystemClock,
 };
 use gesta_kit::depth;
-use gesta_postgres::PostgresBackend;
+use gesta_postgres::{PostgresBackend, schema};
 use gesta_rig::{FaultProxy, Server, shared};
 use gesta_store::Store;
 
 use crate::common::{
     LOG, PATIENCE, config, direct, fresh, open, schema_of, signals_of, store_url, until_heard,
+    until_told,
 };
 
 /// For how long closing waits for what cannot be sent.
@@ -220,4 +221,58 @@ async fn messages_that_the_database_refuses_are_sent_again() {
         rule("GRANT notifying TO PUBLIC");
         is_told(&mut at_other, appended(position)).await;
     }
+}
+
+/// What happened: whoever may connect to a database may notify, and a message that claimed another incarnation of the
+/// store was believed. Every process gave up its connection for messages and made another one, and heard nothing from
+/// others meanwhile. Goal: an invented claim costs a look at the database and changes nothing; a true one is noticed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_of_another_incarnation_is_not_believed() {
+    let Some((other, url)) = fresh().await else {
+        return;
+    };
+    let name = schema_of(&url);
+    let mut config_of = config(&format!("{url}&application_name={name}"));
+    // Nothing but a message makes the process look.
+    config_of.settings_pause = Duration::from_secs(86_400);
+    let one = PostgresBackend::open(config_of).await.expect("opens");
+    until_heard(&other, &mut signals_of(&one)).await;
+    let mut at_one = one.signals(Topic::Appends);
+    let client = direct(&url).await;
+    let begun = client.query_one("SELECT clock_timestamp()::text", &[]);
+    let begun: String = begun.await.expect("reads").get(0);
+    let clock = one.clock(LOG);
+    let claim = format!(
+        "SELECT pg_notify('gesta_{name}', gen_random_uuid() || ' incarnation 0 ' || gen_random_uuid())"
+    );
+    for _ in 0..20 {
+        client.batch_execute(&claim).await.expect("sent");
+    }
+    // Only a look shows the process another clock.
+    let looks = async {
+        while one.clock(LOG) == clock {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looks).await.expect("looks");
+    let told = until_told(&other, &[appended(7)], &mut at_one).await;
+    assert!(!told.contains(&Signal::Interrupted), "{told:?}");
+    let new = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}' AND backend_start > '{begun}'"
+    );
+    let new: i64 = client
+        .query_one(new.as_str(), &[])
+        .await
+        .expect("reads")
+        .get(0);
+    assert_eq!(new, 0, "sessions that were made since");
+
+    let begun = schema::new_incarnation(&config(&url)).await.expect("begun");
+    let noticed = async {
+        while one.history().incarnation != begun {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let noticed = tokio::time::timeout(PATIENCE, noticed).await;
+    noticed.expect("a true claim is noticed");
 }

@@ -201,6 +201,35 @@ fn a_message_about_what_was_read_meanwhile_asks_for_nothing() {
     assert_eq!(next(&lane), read(9, None));
 }
 
+/// What happened: a position that does not exist, which anybody can name who may connect to the database, was
+/// remembered, so that from then on each message during a read asked for one more. Goal: the read that it causes ends
+/// it.
+#[test]
+fn a_position_that_is_not_there_is_forgotten() {
+    let lane = lane(100);
+    let interest = lane.interest();
+    awaken(&lane, 3);
+    lane.heard(Position::MAX);
+    assert_eq!(next(&lane), read(3, None));
+    nothing_there(&lane, 3);
+    let reads_once = |after: u64| {
+        lane.heard(Position(after + 1));
+        assert_eq!(next(&lane), read(after, None));
+        lane.heard(Position(after + 2));
+        filled(&lane, after + 1..=after + 2, None);
+        assert_eq!(next(&lane), None);
+    };
+    reads_once(3);
+    // It is named while nobody is subscribed, and costs who comes then one read.
+    drop(interest);
+    lane.heard(Position::MAX);
+    let _interest = lane.interest();
+    awaken(&lane, 5);
+    assert_eq!(next(&lane), read(5, None));
+    nothing_there(&lane, 5);
+    reads_once(5);
+}
+
 /// What the tail reader finds at the end of the log, asked for when the ring ended at `asked_at`.
 fn checked(lane: &Lane, asked_at: u64, end: &LogEnd) {
     let generation = lane.lock().generation;

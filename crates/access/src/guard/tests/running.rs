@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use gesta_core::shares::{self, Holder, Shares};
 use gesta_core::{
-    DeleteKind, EventStoreExt, ExpectedRevision, Filter, Incarnation, Resolved, SharedEvent,
+    DeleteKind, EventStoreExt, ExpectedRevision, Filter, Incarnation, Query, Resolved, SharedEvent,
     SubscribeFrom, SubscriptionMessage, resolve_one_by_one,
 };
 use gesta_memory::MemoryStore;
@@ -154,6 +154,49 @@ async fn what_is_left_out_moves_the_checkpoint() {
         }
     }
     assert!(checkpoints >= 2, "{checkpoints}");
+}
+
+/// What happened: an event was judged when it came from the store, and stayed judged while its reader took the
+/// checkpoints before it, for however long.
+#[tokio::test]
+async fn an_event_that_waits_behind_checkpoints_is_judged_again() {
+    let world = World::closed().await;
+    // The store counts what its filter skips from the hidden event on, the guard from the start.
+    for (name, readers) in [("plan-hidden", "[]"), ("plan", "\"team\"")] {
+        let events: Vec<_> = (0..600).map(|_| event("{}")).collect();
+        let stored = world
+            .store
+            .append_to("other", ExpectedRevision::Any, events);
+        stored.await.expect("stored");
+        let acl = format!(r#"{{"$acl":{{"$r":{readers}}}}}"#);
+        world.set_acl(name, &acl).await;
+        world.append(name).await;
+    }
+    let member = world.login("t").await;
+    let plans = Query {
+        stream_prefixes: vec!["plan".to_owned()],
+        ..Query::default()
+    };
+    let plans = Subscribe {
+        to: SubscribeTo::All(Filter::query(plans)),
+        from: SubscribeFrom::Start,
+    };
+    let mut subscription = member.subscribe(plans).await.expect("allowed");
+    let first = soon(subscription.next()).await.expect("running");
+    let first = first.expect("running");
+    assert!(
+        matches!(first, SubscriptionMessage::Checkpoint(_)),
+        "{first:?}"
+    );
+    let mut changes = world.access.shared.changes.subscribe();
+    let left = world.accounts.set_groups("t", vec![]);
+    left.await.expect("left the group");
+    soon(changes.changed()).await.expect("followed");
+    while !is_forbidden(read(&member, "plan").await) {
+        soon(changes.changed()).await.expect("followed");
+    }
+    let seen = caught_up(&mut subscription).await;
+    assert!(seen.is_empty(), "{seen:?}");
 }
 
 /// Goal: with the first user every anonymous subscription ends, and so does every later call.
