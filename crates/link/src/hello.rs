@@ -223,13 +223,7 @@ impl Said {
 
 impl Introduction {
     fn encode(&self) -> Vec<u8> {
-        let mut build = self.build.as_str();
-        while build.len() > BUILD_BYTES_MAX {
-            build = build
-                .char_indices()
-                .next_back()
-                .map_or("", |(at, _)| &build[..at]);
-        }
+        let build = &self.build[..self.build.floor_char_boundary(BUILD_BYTES_MAX)];
         let mut bytes = Vec::new();
         bytes.extend(self.protocols.min.to_be_bytes());
         bytes.extend(self.protocols.max.to_be_bytes());
@@ -240,11 +234,11 @@ impl Introduction {
         bytes.extend(self.credit.bytes.to_be_bytes());
         bytes.push(u8::try_from(build.len()).unwrap_or(0));
         bytes.extend(build.as_bytes());
-        // One that is too long is no node's.
-        let address = self.address.as_str().as_bytes();
-        let address = &address[..address.len().min(ADDRESS_BYTES_MAX)];
+        // One that is too long is no node's. What is left of it can be read.
+        let address = self.address.as_str();
+        let address = &address[..address.floor_char_boundary(ADDRESS_BYTES_MAX)];
         bytes.extend(u16::try_from(address.len()).unwrap_or(0).to_be_bytes());
-        bytes.extend(address);
+        bytes.extend(address.as_bytes());
         bytes
     }
 
