@@ -37,6 +37,10 @@ check-crates:
 plant-failures:
     scripts/plant-failures
 
+# Micro benchmarks, each beside its figure at the commit before.
+bench *names:
+    scripts/bench {{names}}
+
 # Does the simulation find planted faults?
 plant-faults *arguments:
     scripts/plant-faults {{arguments}}
