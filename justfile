@@ -37,6 +37,10 @@ check-crates:
 plant-failures:
     scripts/plant-failures
 
+# libFuzzer over what reads bytes of others: `just fuzz 600 grpc` for ten minutes of one target.
+fuzz *arguments:
+    scripts/fuzz {{arguments}}
+
 # Micro benchmarks, each beside its figure at the commit before.
 bench *names:
     scripts/bench {{names}}

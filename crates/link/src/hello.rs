@@ -40,7 +40,7 @@ type Nonce = [u8; NONCE_BYTES];
 
 /// What a node says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Introduction {
+pub struct Introduction {
     pub(crate) protocols: Protocols,
     pub(crate) store: StoreIdentity,
     /// A random id of this life of the process.
@@ -54,7 +54,8 @@ pub(crate) struct Introduction {
 
 /// The reason why there is no link.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum HelloError {
+pub enum HelloError {
+    /// The connection failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// The node that was dialled has said that the proof of this one is none: one of the two has another secret.
@@ -72,7 +73,10 @@ fn refused(sentence: impl Into<String>) -> HelloError {
 }
 
 /// Does the hello as the node that dials. Returns what the other node says about itself.
-pub(crate) async fn dial<S>(
+///
+/// # Errors
+/// If the connection fails, or one of the two nodes refuses the other.
+pub async fn dial<S>(
     io: &mut S,
     secret: &Secret,
     own: &Introduction,
@@ -117,7 +121,10 @@ where
 }
 
 /// Does the hello as the node that listens. Returns what the other node says about itself.
-pub(crate) async fn listen<S>(
+///
+/// # Errors
+/// If the connection fails, or one of the two nodes refuses the other.
+pub async fn listen<S>(
     io: &mut S,
     secret: &Secret,
     own: &Introduction,
@@ -222,7 +229,9 @@ impl Said {
 }
 
 impl Introduction {
-    fn encode(&self) -> Vec<u8> {
+    /// Writes the introduction. A build or an address that is too long is cut.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
         let build = &self.build[..self.build.floor_char_boundary(BUILD_BYTES_MAX)];
         let mut bytes = Vec::new();
         bytes.extend(self.protocols.min.to_be_bytes());
@@ -243,7 +252,8 @@ impl Introduction {
     }
 
     /// Reads an introduction. What comes after the known fields is of a later build, and skipped.
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let mut take = |count: usize| -> Option<&[u8]> { rest.split_off(..count) };
         let min = u16::from_be_bytes(take(2)?.try_into().ok()?);
