@@ -5,6 +5,10 @@
 default:
     @just --list
 
+# The exact tests alone, before each commit.
+commit *arguments:
+    scripts/run-tests --commit {{arguments}}
+
 # What decides whether a change lands.
 gate:
     .ci/run
