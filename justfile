@@ -5,6 +5,10 @@
 default:
     @just --list
 
+# The exact tests alone, before each commit.
+commit *arguments:
+    scripts/run-tests --commit {{arguments}}
+
 # What decides whether a change lands.
 gate:
     .ci/run
@@ -36,6 +40,14 @@ check-crates:
 # Does the runner of the tests find and tell failures?
 plant-failures:
     scripts/plant-failures
+
+# libFuzzer over what reads bytes of others: `just fuzz 600 grpc` for ten minutes of one target.
+fuzz *arguments:
+    scripts/fuzz {{arguments}}
+
+# Micro benchmarks, each beside its figure at the commit before.
+bench *names:
+    scripts/bench {{names}}
 
 # Does the simulation find planted faults?
 plant-faults *arguments:

@@ -17,6 +17,8 @@ mod acls;
 mod audit;
 mod comparisons;
 mod config;
+#[doc(hidden)]
+pub mod core;
 mod credentials;
 mod directory;
 mod follow;

@@ -269,6 +269,20 @@ mod tests {
         assert!(read::<TokenEvent>(TOKEN_TYPE, &kind, data).is_err());
     }
 
+    /// Goal: an event that no value of JSON holds, because a number is too large or something is nested too deep, is
+    /// refused: it cannot be asked for fields that would be passed over.
+    #[test]
+    fn what_cannot_be_looked_through_is_not_appended() {
+        let kind = EventType::new(TOKEN_TYPE).expect("valid");
+        let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        for from in ["\"10.0.0.1\"", "1e999", &deep] {
+            let data = format!(r#"{{"kind":"revoked","from":{from}}}"#);
+            assert!(read_strictly::<TokenEvent>(TOKEN_TYPE, &kind, data.as_bytes()).is_err());
+        }
+        let data = br#"{"kind":"revoked","from":[]}"#;
+        assert!(read_strictly::<TokenEvent>(TOKEN_TYPE, &kind, data).is_ok());
+    }
+
     /// The audit log told of a new token only that somebody had appended to a stream.
     #[test]
     fn what_an_event_does_is_told_without_secrets() {

@@ -335,6 +335,53 @@ mod tests {
         );
     }
 
+    /// Goal: whatever stands for a value, the file is read, or the refusal names the key or its line.
+    #[test]
+    fn any_value_is_read_or_refused_where_it_stands() {
+        let odd = [
+            "0",
+            "-1",
+            "9223372036854775807",
+            "1.5",
+            "true",
+            "\"\"",
+            "\"5s\"",
+            "\"18446744073709551615B\"",
+            "[]",
+            "1979-05-27",
+        ];
+        let lines: Vec<&str> = REFERENCE.lines().collect();
+        let keys = lines.iter().enumerate().filter_map(|(number, line)| {
+            let (key, _) = line.split_once(" = ")?;
+            (!key.starts_with('#')).then_some((number, key))
+        });
+        for ((number, key), odd) in keys.flat_map(|key| odd.map(|odd| (key, odd))) {
+            let line = format!("{key} = {odd}");
+            let mut changed = lines.clone();
+            changed[number] = &line;
+            match layers(&changed.join("\n"), &[], Flags::default()) {
+                Ok((config, _)) => {
+                    let written = toml::to_string(&config).expect("TOML");
+                    let again = layers(&written, &[], Flags::default());
+                    let (again, _) = again.expect("what is written can be read");
+                    assert_eq!(
+                        table_of(&again).expect("table"),
+                        table_of(&config).expect("table"),
+                        "{line}"
+                    );
+                }
+                Err(failure) => {
+                    let text = failure.to_string();
+                    let place = format!("gesta.toml line {}: ", number + 1);
+                    assert!(
+                        text.contains(key) || text.starts_with(&place),
+                        "{line}: {text}"
+                    );
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_databases_of_a_store_may_be_a_list() {
         let store = |text: &str| {

@@ -20,6 +20,8 @@
 
 mod address;
 mod backup;
+#[doc(hidden)]
+pub mod core;
 mod groups;
 mod maintenance;
 mod owners;

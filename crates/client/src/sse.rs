@@ -107,7 +107,7 @@ pub(crate) struct Message {
 }
 
 /// Returns what a message means; `None` if its name is not known, so that it is skipped.
-fn understood(message: &Message) -> Result<Option<SubscriptionMessage>> {
+pub(crate) fn understood(message: &Message) -> Result<Option<SubscriptionMessage>> {
     let checkpoint = || {
         message
             .id
@@ -132,7 +132,7 @@ fn understood(message: &Message) -> Result<Option<SubscriptionMessage>> {
 
 /// Splits received bytes into messages.
 #[derive(Debug, Default)]
-struct Messages {
+pub(crate) struct Messages {
     buffer: BytesMut,
     /// How many bytes at the beginning of `buffer` are known to hold no end of a line.
     searched: usize,
@@ -143,12 +143,12 @@ struct Messages {
 }
 
 impl Messages {
-    fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
     /// Returns the next whole message, if it has arrived.
-    fn next(&mut self) -> Result<Option<Message>> {
+    pub(crate) fn next(&mut self) -> Result<Option<Message>> {
         while let Some(length) = self.buffer[self.searched..]
             .iter()
             .position(|b| *b == b'\n')

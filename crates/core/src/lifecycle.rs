@@ -105,6 +105,14 @@ fn whole_number(
 
 /// Reads a document as far as the keys go that the store knows.
 fn document_of(json: &Bytes) -> Result<Document> {
+    check_size(json)?;
+    if json.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(Error::invalid("metadata", "must be a JSON object"));
+    }
+    serde_json::from_slice(json).map_err(|error| no_object(&error))
+}
+
+fn check_size(json: &Bytes) -> Result<()> {
     if json.len() > STREAM_METADATA_BYTES_MAX {
         return Err(Error::invalid(
             "metadata",
@@ -114,10 +122,7 @@ fn document_of(json: &Bytes) -> Result<Document> {
             ),
         ));
     }
-    if json.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
-        return Err(Error::invalid("metadata", "must be a JSON object"));
-    }
-    serde_json::from_slice(json).map_err(|error| no_object(&error))
+    Ok(())
 }
 
 fn no_object(error: &serde_json::Error) -> Error {
@@ -170,8 +175,10 @@ impl StreamMetadata {
         let mut rest: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(&json).map_err(|error| no_object(&error))?;
         rest.remove("$tb");
-        let rest = serde_json::Value::Object(rest).to_string();
-        let metadata = Self::of_document(rest.into(), document)?;
+        // What is written anew may be longer than it was.
+        let rest = Bytes::from(serde_json::Value::Object(rest).to_string());
+        check_size(&rest)?;
+        let metadata = Self::of_document(rest, document)?;
         Ok((LifecycleChange::Deleted, metadata))
     }
 
@@ -406,6 +413,30 @@ mod tests {
             let json = format!(r#"{{"$tb":{wrong}}}"#);
             assert!(StreamMetadata::parse_event(json).is_err(), "{wrong}");
         }
+    }
+
+    /// What happened: the rest of a document that deletes its stream was written anew, longer than it was, and stored
+    /// although nobody could read it any more: the stream was lost. Goal: what is too large once it is written anew is
+    /// refused.
+    #[test]
+    fn the_rest_of_a_deleting_document_can_be_read() {
+        let of = |numbers: usize| {
+            let numbers = vec!["1e9"; numbers].join(",");
+            format!(r#"{{"$tb":9223372036854775807,"numbers":[{numbers}]}}"#)
+        };
+        let (change, metadata) = StreamMetadata::parse_event(of(1_000)).expect("a delete");
+        assert_eq!(change, LifecycleChange::Deleted);
+        assert!(
+            metadata.json().len() > of(1_000).len(),
+            "it has become longer"
+        );
+        assert_eq!(
+            StreamMetadata::parse(metadata.json().clone()).expect("readable"),
+            metadata
+        );
+        assert!(of(10_000).len() < STREAM_METADATA_BYTES_MAX);
+        let error = StreamMetadata::parse_event(of(10_000)).expect_err("too large");
+        assert!(error.to_string().contains("at most 65536 bytes"), "{error}");
     }
 
     /// `null` was taken and `1.0` was not, but the OpenAPI document said the contrary of both.

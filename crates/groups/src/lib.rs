@@ -24,6 +24,8 @@ mod config;
 mod consumer;
 mod consumer_groups;
 mod copy;
+#[doc(hidden)]
+pub mod core;
 pub mod document;
 mod error;
 mod groups;
@@ -39,12 +41,6 @@ mod run;
 mod settings;
 mod storage;
 mod work;
-
-/// The machine of a group, for simulations.
-#[doc(hidden)]
-pub mod core {
-    pub use crate::machine::{FailedBy, Limits, Machine, Origin, ParkOrder, Sent};
-}
 
 pub use changes::Create;
 pub use commands::JoinGroup;

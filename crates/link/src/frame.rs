@@ -40,10 +40,14 @@ const ANSWER: u8 = 7;
 
 /// A frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Frame {
+#[allow(
+    missing_docs,
+    reason = "the fields of a frame are those of what it stands for"
+)]
+pub enum Frame {
     /// The first frame of a lane: its log, its number, and the ownership that the forwarder means.
     Open { log: LogId, lane: u64, epoch: Epoch },
-    /// A call on a lane. Numbers of calls are dense from 0. Kinds are below [`IN_DOUBT`].
+    /// A call on a lane. Numbers of calls are dense from 0. Kinds are below 0x80.
     Call {
         seq: u64,
         kind: u8,
@@ -69,7 +73,7 @@ pub(crate) enum Frame {
 
 /// The frames that wait to be written to a stream.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     small: BytesMut,
     pieces: VecDeque<Bytes>,
     bytes: usize,
@@ -77,11 +81,13 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Returns the number of bytes that wait.
-    pub(crate) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub(crate) fn push(&mut self, frame: Frame) {
+    /// Adds a frame.
+    pub fn push(&mut self, frame: Frame) {
         match frame {
             Frame::Open { log, lane, epoch } => self.frame(OPEN, Bytes::new(), |head| {
                 head.put_u16(log.0);
@@ -148,7 +154,11 @@ impl Outbox {
     }
 
     /// Returns the next piece to write.
-    pub(crate) fn next(&mut self) -> Option<&mut Bytes> {
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "a piece belongs to the outbox until it is written"
+    )]
+    pub fn next(&mut self) -> Option<&mut Bytes> {
         if self.pieces.is_empty() && !self.small.is_empty() {
             self.pieces.push_back(self.small.split().freeze());
         }
@@ -156,7 +166,7 @@ impl Outbox {
     }
 
     /// Notes that `bytes` bytes of the next piece were written.
-    pub(crate) fn written(&mut self, bytes: usize) {
+    pub fn written(&mut self, bytes: usize) {
         self.bytes -= bytes;
         self.pieces.pop_front_if(|piece| piece.is_empty());
     }
@@ -173,7 +183,7 @@ fn put_remaining(head: &mut BytesMut, remaining: Duration) {
 
 /// Makes frames of the bytes of a stream.
 #[derive(Debug)]
-pub(crate) struct Frames {
+pub struct Frames {
     frame_bytes_max: usize,
     /// The bytes that have come and are not read yet. A small frame shares their memory.
     chunk: Bytes,
@@ -184,7 +194,9 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    pub(crate) fn new(body_bytes_max: u32) -> Self {
+    /// Makes a reader of frames whose bodies have at most so many bytes.
+    #[must_use]
+    pub fn new(body_bytes_max: u32) -> Self {
         let body = usize::try_from(body_bytes_max).unwrap_or(usize::MAX);
         Self {
             frame_bytes_max: body.saturating_add(HEAD_BYTES_MAX),
@@ -195,7 +207,7 @@ impl Frames {
     }
 
     /// Takes bytes that have come. All frames of the bytes before must have been taken.
-    pub(crate) fn feed(&mut self, now: Moment, chunk: Bytes) {
+    pub fn feed(&mut self, now: Moment, chunk: Bytes) {
         if self.partial.is_empty() {
             self.since = now;
         }
@@ -203,7 +215,10 @@ impl Frames {
     }
 
     /// Returns the next whole frame, and the moment at which its first byte had come.
-    pub(crate) fn next(&mut self, now: Moment) -> Result<Option<(Frame, Moment)>, Violation> {
+    ///
+    /// # Errors
+    /// If the bytes are no frames, or if a frame is too long.
+    pub fn next(&mut self, now: Moment) -> Result<Option<(Frame, Moment)>, Violation> {
         loop {
             let since = self.since;
             let Some(bytes) = self.next_bytes()? else {

@@ -40,7 +40,7 @@ type Nonce = [u8; NONCE_BYTES];
 
 /// What a node says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Introduction {
+pub struct Introduction {
     pub(crate) protocols: Protocols,
     pub(crate) store: StoreIdentity,
     /// A random id of this life of the process.
@@ -54,7 +54,8 @@ pub(crate) struct Introduction {
 
 /// The reason why there is no link.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum HelloError {
+pub enum HelloError {
+    /// The connection failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// The node that was dialled has said that the proof of this one is none: one of the two has another secret.
@@ -72,7 +73,10 @@ fn refused(sentence: impl Into<String>) -> HelloError {
 }
 
 /// Does the hello as the node that dials. Returns what the other node says about itself.
-pub(crate) async fn dial<S>(
+///
+/// # Errors
+/// If the connection fails, or one of the two nodes refuses the other.
+pub async fn dial<S>(
     io: &mut S,
     secret: &Secret,
     own: &Introduction,
@@ -117,7 +121,10 @@ where
 }
 
 /// Does the hello as the node that listens. Returns what the other node says about itself.
-pub(crate) async fn listen<S>(
+///
+/// # Errors
+/// If the connection fails, or one of the two nodes refuses the other.
+pub async fn listen<S>(
     io: &mut S,
     secret: &Secret,
     own: &Introduction,
@@ -222,14 +229,10 @@ impl Said {
 }
 
 impl Introduction {
-    fn encode(&self) -> Vec<u8> {
-        let mut build = self.build.as_str();
-        while build.len() > BUILD_BYTES_MAX {
-            build = build
-                .char_indices()
-                .next_back()
-                .map_or("", |(at, _)| &build[..at]);
-        }
+    /// Writes the introduction. A build or an address that is too long is cut.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let build = &self.build[..self.build.floor_char_boundary(BUILD_BYTES_MAX)];
         let mut bytes = Vec::new();
         bytes.extend(self.protocols.min.to_be_bytes());
         bytes.extend(self.protocols.max.to_be_bytes());
@@ -240,16 +243,17 @@ impl Introduction {
         bytes.extend(self.credit.bytes.to_be_bytes());
         bytes.push(u8::try_from(build.len()).unwrap_or(0));
         bytes.extend(build.as_bytes());
-        // One that is too long is no node's.
-        let address = self.address.as_str().as_bytes();
-        let address = &address[..address.len().min(ADDRESS_BYTES_MAX)];
+        // One that is too long is no node's. What is left of it can be read.
+        let address = self.address.as_str();
+        let address = &address[..address.floor_char_boundary(ADDRESS_BYTES_MAX)];
         bytes.extend(u16::try_from(address.len()).unwrap_or(0).to_be_bytes());
-        bytes.extend(address);
+        bytes.extend(address.as_bytes());
         bytes
     }
 
     /// Reads an introduction. What comes after the known fields is of a later build, and skipped.
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let mut take = |count: usize| -> Option<&[u8]> { rest.split_off(..count) };
         let min = u16::from_be_bytes(take(2)?.try_into().ok()?);

@@ -86,9 +86,11 @@ mod serve;
 mod server;
 mod stats;
 
-/// The pure cores of a lane, for simulations.
+/// The pure cores of a lane, for simulations; and what reads the bytes of other nodes, for fuzzing.
 #[doc(hidden)]
 pub mod core {
+    pub use crate::frame::{Frame, Frames, Outbox};
+    pub use crate::hello::{HelloError, Introduction, dial, listen};
     pub use crate::receiving::{CallVerdict, Newest, Receiver, Refusal};
     pub use crate::sending::{Credit, Input, LinkState, Output, Sender, Violation, Write};
 }

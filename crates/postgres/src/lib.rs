@@ -19,6 +19,8 @@ mod cluster;
 mod compression;
 mod config;
 mod connect;
+#[doc(hidden)]
+pub mod core;
 mod databases;
 mod error;
 mod log_map;
@@ -35,23 +37,6 @@ mod sql_numbers;
 mod store;
 mod tls;
 mod virtual_index;
-
-/// What only simulations use: what the logs of a process send together.
-#[doc(hidden)]
-pub mod core {
-    pub use crate::append::gather::{
-        BYTES_MAX, BatchVerdict, Broken, EVENTS_MAX, Gather, Piece, QueueId, RowPlace, Said,
-        StatementPart, Ticket,
-    };
-
-    /// Where the logs lie, as far as a process knows, and how one moves.
-    pub mod several {
-        pub use crate::log_map::KeepsMap;
-        pub use crate::several::backend::Several;
-        pub use crate::several::moving::{Fact, Goal, Loss, Step, most_complete, next_step};
-        pub use crate::several::route::{DatabasePart, Routes};
-    }
-}
 
 pub use audit::PostgresAudit;
 pub use compression::Compression;

@@ -29,6 +29,8 @@
 
 mod call;
 mod config;
+#[doc(hidden)]
+pub mod core;
 mod edge;
 mod grpc;
 mod http;

@@ -24,6 +24,8 @@
 
 mod book;
 mod config;
+#[doc(hidden)]
+pub mod core;
 mod data;
 mod firing;
 mod lease;

@@ -39,8 +39,9 @@ pub(crate) struct Place {
 impl Place {
     /// Returns whether a request comes right after those that were read; `None` if it was read.
     pub(crate) fn is_next(&self, revision: Revision) -> Option<bool> {
-        let next = self.through.map_or(0, |through| through.revision + 1);
-        (revision.0 >= next).then_some(revision.0 == next)
+        let after = |through: Through| Revision(through.revision).next();
+        let next = self.through.map_or(Revision(0), after);
+        (revision >= next).then_some(revision == next)
     }
 }
 
@@ -209,7 +210,7 @@ impl Requests {
         place.is_behind = true;
         while book.has_room() {
             let from = place.through.map_or(StreamFrom::Start, |after| {
-                StreamFrom::Revision(Revision(after.revision + 1))
+                StreamFrom::Revision(Revision(after.revision).next())
             });
             let request = ReadStream::forwards(self.stream.clone()).from(from);
             let (events, end) = self.page(request.limit(PAGE)).await?;

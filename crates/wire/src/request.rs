@@ -227,9 +227,43 @@ impl From<&Query> for QueryBody {
     }
 }
 
-/// Returns the bytes as JSON if a document gives them back unchanged. Space around a value is not kept, so it makes
-/// this `None`.
+/// Returns the bytes as JSON if a document gives them back unchanged, and servers take them so. Space around a value is
+/// not kept, so it makes this `None`.
 fn as_json(bytes: &[u8]) -> Option<&RawValue> {
     let json: &RawValue = serde_json::from_slice(bytes).ok()?;
-    (json.get().len() == bytes.len()).then_some(json)
+    (json.get().len() == bytes.len() && !json::is_too_deep(bytes)).then_some(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use gesta_core::{EventType, ExpectedRevision, StreamId};
+
+    use super::*;
+    use crate::json::DEPTH_MAX;
+
+    /// What happened: data that are nested deeper than servers take as JSON were written as JSON all the same, and the
+    /// server refused an append that other stores take. What holds now: they travel in base64.
+    #[test]
+    fn data_that_are_nested_too_deep_travel_in_base64() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        for (depth, is_json) in [(DEPTH_MAX, true), (DEPTH_MAX + 1, false)] {
+            let event = EventData::json(EventType::new("T").expect("valid"), nested(depth));
+            let event = event.with_metadata(nested(depth));
+            let body = EventBody::from(&event);
+            assert_eq!(
+                (body.data.is_some(), body.metadata.is_some()),
+                (is_json, is_json)
+            );
+            let part = StreamAppend {
+                stream: StreamId::new("cart-1").expect("valid"),
+                expected: ExpectedRevision::Any,
+                events: vec![event],
+            };
+            let text = append_to(&part);
+            let Object(read): Object<AppendBody<'_>> = serde_json::from_slice(&text).expect("JSON");
+            let Object(event) = &read.events.0[0];
+            assert_eq!(event.data_base64.is_none(), is_json);
+            assert_eq!(event.content_type.is_none(), is_json);
+        }
+    }
 }

@@ -20,7 +20,8 @@
 //! * [`history`]: what happened in a run: appends, what tailers saw, seats, what groups delivered;
 //! * [`operations`]: histories as files, which other judges read as well;
 //! * [`judge`]: do the facts of a history fit each other and what is stored?
-//! * [`verdict`]: what judges say.
+//! * [`verdict`]: what judges say;
+//! * [`bench`]: how long small pieces of work take.
 //!
 //! Invariants: every case makes its own store, so all run in parallel; nothing waits by sleeping; every wait has a
 //! deadline.
@@ -32,6 +33,7 @@
     reason = "test code: a panic is how a test fails"
 )]
 
+pub mod bench;
 pub mod broken;
 pub mod cases;
 pub mod database;

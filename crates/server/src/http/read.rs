@@ -171,7 +171,7 @@ fn document(bytes: Bytes, held: Reservation) -> Answer {
     answer
 }
 
-fn direction(parameters: &Parameters<'_>) -> Result<Direction> {
+pub(crate) fn direction(parameters: &Parameters<'_>) -> Result<Direction> {
     match parameters.one("direction")?.as_deref() {
         None | Some("forwards") => Ok(Direction::Forwards),
         Some("backwards") => Ok(Direction::Backwards),
@@ -182,7 +182,7 @@ fn direction(parameters: &Parameters<'_>) -> Result<Direction> {
     }
 }
 
-fn limit(parameters: &Parameters<'_>) -> Result<Option<usize>> {
+pub(crate) fn limit(parameters: &Parameters<'_>) -> Result<Option<usize>> {
     let Some(text) = parameters.one("limit")? else {
         return Ok(None);
     };

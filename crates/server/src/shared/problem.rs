@@ -114,6 +114,11 @@ impl Problem {
         self
     }
 
+    /// Returns the document alone.
+    pub(crate) fn into_document(self) -> Document {
+        self.document
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.kind.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }

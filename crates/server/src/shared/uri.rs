@@ -75,8 +75,9 @@ impl<'a> Parameters<'a> {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = percent_decode("query", name, Plus::Space)?;
             if !known.contains(&name.as_ref()) {
+                let field: &str = if name.is_empty() { "query" } else { &name };
                 return Err(Problem::invalid(
-                    shortened(&name, 60),
+                    shortened(field, 60),
                     if known.is_empty() {
                         "is unknown: the call has no parameters".to_owned()
                     } else {
@@ -151,6 +152,9 @@ mod tests {
                 .starts_with("Limit is unknown")
         );
         assert!(parse("%ff=1").is_err());
+        // Something must be named, also if the parameter has no name.
+        let nameless = parse("=1").expect_err("unknown").into_document();
+        assert_eq!(nameless.members.field.as_deref(), Some("query"));
     }
 
     #[test]

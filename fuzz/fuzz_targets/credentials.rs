@@ -1,0 +1,7 @@
+//! Lets libFuzzer call the target `credentials` of `gesta-fuzz`.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| gesta_fuzz::run("credentials", data));
