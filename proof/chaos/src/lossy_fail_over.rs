@@ -25,13 +25,13 @@ use crate::world::{Database, World};
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What a round has shown, and how long after the promotion everybody knew of it.
-pub(crate) struct Lost {
+pub(crate) struct LossyReport {
     pub(crate) shown: Shown,
     pub(crate) known_after: Duration,
 }
 
 /// A round, from the moment at which the load works.
-pub(crate) struct Losing<'a> {
+pub(crate) struct LossyRound<'a> {
     pub(crate) world: &'a mut World,
     pub(crate) groups: &'a mut Groups,
     pub(crate) random: &'a mut Random,
@@ -40,9 +40,9 @@ pub(crate) struct Losing<'a> {
     pub(crate) number: u32,
 }
 
-impl Losing<'_> {
+impl LossyRound<'_> {
     /// The whole round.
-    pub(crate) async fn run(mut self) -> Result<Lost> {
+    pub(crate) async fn run(mut self) -> Result<LossyReport> {
         let plan = Plan::draw(self.random, self.number, self.world);
         let old = self.groups.incarnation().await?;
         self.groups.agreed(self.world, |known| known == old).await?;
@@ -117,7 +117,7 @@ impl Losing<'_> {
         shown.problems.extend(wrong);
         shown.told = format!("{plan:?}: {}", shown.told);
         self.heal(&plan, primary)?;
-        Ok(Lost { shown, known_after })
+        Ok(LossyReport { shown, known_after })
     }
 
     /// No standby receives anything from here on. Gives the primary in the care of Patroni.
