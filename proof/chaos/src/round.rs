@@ -155,7 +155,11 @@ pub(crate) fn load(
                 true => args.pause,
                 false => args.pause.max(PAUSE_OF_GROUPS),
             };
-            Box::new(Groups::new(writers, pause, seed, program))
+            let through = match args.idle {
+                true => Through::TheFirst,
+                false => Through::EachServer,
+            };
+            Box::new(Groups::new(through, (writers, pause), seed, program))
         }
         LoadKind::Appends | LoadKind::Steady | LoadKind::Own => {
             let through = match scene.world {
@@ -460,6 +464,7 @@ impl Chaos<'_> {
             random: &mut self.random,
             fault,
             number: self.outcome.rounds,
+            kills_servers: !self.args.idle,
         };
         let report = round.run().await?;
         self.add(Some(fault), &report.shown);
