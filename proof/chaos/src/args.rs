@@ -50,7 +50,7 @@ pub(crate) struct ChaosArgs {
     /// Seed of faults, times and requests.
     #[arg(long, default_value_t = 7)]
     pub(crate) seed: u64,
-    /// Servers or nodes. Default: 3 nodes, 2 servers under Patroni, else 1.
+    /// Servers or nodes. Default: 3 nodes, 2 servers under Patroni and with --idle, else 1.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=20))]
     pub(crate) servers: Option<u16>,
     /// The servers of the worlds standbys and patroni are nodes of a cluster.
@@ -69,6 +69,10 @@ pub(crate) struct ChaosArgs {
     /// Standbys under Patroni are asynchronous and lag: commits are lost.
     #[arg(long)]
     pub(crate) lossy: bool,
+    /// Only the first server gets appends until commits are lost; from then on as many more writers append through the
+    /// others. No server is killed.
+    #[arg(long)]
+    pub(crate) idle: bool,
     /// With a synchronous standby: appends go on this soon after the database takes writes again.
     #[arg(long, default_value = "1s", value_parser = units::duration)]
     #[serde(skip)]
@@ -142,7 +146,11 @@ impl ChaosArgs {
 
     /// Refuses a load that a world cannot bear.
     fn fits(&self, world: WorldKind, load: LoadKind) -> Result<()> {
-        let (named, is_lossy) = (world.name(), self.scene(world, load).is_lossy);
+        let scene = self.scene(world, load);
+        let (named, is_lossy) = (world.name(), scene.is_lossy);
+        if self.idle && (!is_lossy || scene.members < 2) {
+            return fail("--idle needs a world that loses commits, and a second server");
+        }
         if load.needs_cinemas() && self.cinema.is_none() {
             return fail(format!(
                 "--load {} needs --cinema PROGRAM",
@@ -191,7 +199,7 @@ impl ChaosArgs {
         let usual = match world {
             WorldKind::Nodes | WorldKind::Several => 3,
             WorldKind::Patroni => 2,
-            WorldKind::Standbys if self.nodes => 2,
+            WorldKind::Standbys if self.nodes || self.idle => 2,
             _ => 1,
         };
         match world {
@@ -315,7 +323,8 @@ mod tests {
             "chaos",
             "chaos --world nodes,several --load appends,seats,payments,groups --cinema c",
             "chaos --world standbys --load groups --databases 2 --nodes",
-            "chaos --world patroni --lossy --load groups",
+            "chaos --world standbys --load groups --idle",
+            "chaos --world patroni --lossy --load groups --idle",
             "chaos --world patroni --duration 20m",
             "chaos --world postgres --store postgres://somewhere/else",
         ] {
@@ -330,6 +339,11 @@ mod tests {
             ("chaos --world standbys", "--load groups"),
             ("chaos --world patroni --lossy", "--load groups"),
             ("chaos --lossy", "--world patroni"),
+            ("chaos --world postgres --servers 2 --idle", "loses commits"),
+            (
+                "chaos --world standbys --load groups --servers 1 --idle",
+                "a second server",
+            ),
             (
                 "chaos --store postgres://somewhere/else",
                 "--world postgres",

@@ -1,8 +1,8 @@
 //! What each fault does, and how it heals.
 //!
 //! Every fault is over when [`Field::inflict`] returns: processes run, connections can be made, locks are free, clocks
-//! are right. Fail-overs have courses of their own: `fail_over`, which measures them, and `losing`, where everybody
-//! must see them come.
+//! are right. Fail-overs have courses of their own: `fail_over`, which measures them, and `lossy_fail_over`, where
+//! everybody must see them come.
 
 mod clocks;
 mod connections;

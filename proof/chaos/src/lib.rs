@@ -30,7 +30,7 @@ mod history_file;
 mod inflict;
 mod judge;
 pub mod load;
-mod losing;
+mod lossy_fail_over;
 mod own;
 mod per_fault;
 mod round;

@@ -25,7 +25,7 @@ use crate::load::groups::Groups;
 use crate::load::payments::Payments;
 use crate::load::seats::Seats;
 use crate::load::{Excuse, Hurt, Load, LoadKind, Shown};
-use crate::losing::Losing;
+use crate::lossy_fail_over::LossyRound;
 use crate::world::{Owners, World};
 
 /// The logs of a node that was killed are without an owner for no longer.
@@ -155,7 +155,11 @@ pub(crate) fn load(
                 true => args.pause,
                 false => args.pause.max(PAUSE_OF_GROUPS),
             };
-            Box::new(Groups::new(writers, pause, seed, program))
+            let through = match args.idle {
+                true => Through::TheFirst,
+                false => Through::EachServer,
+            };
+            Box::new(Groups::new(through, (writers, pause), seed, program))
         }
         LoadKind::Appends | LoadKind::Steady | LoadKind::Own => {
             let through = match scene.world {
@@ -454,22 +458,23 @@ impl Chaos<'_> {
         let Some(groups) = self.load.groups() else {
             return Err(Failure("this load cannot tell what may be lost".into()));
         };
-        let losing = Losing {
+        let round = LossyRound {
             world: &mut self.world,
             groups,
             random: &mut self.random,
             fault,
             number: self.outcome.rounds,
+            kills_servers: !self.args.idle,
         };
-        let lost = losing.run().await?;
-        self.add(Some(fault), &lost.shown);
-        let counts = [lost.shown.acknowledged, 0, 0, 0, 0];
-        let times = [None, None, None, Some(lost.known_after)];
+        let report = round.run().await?;
+        self.add(Some(fault), &report.shown);
+        let counts = [report.shown.acknowledged, 0, 0, 0, 0];
+        let times = [None, None, None, Some(report.known_after)];
         self.outcome.per_fault.add(fault, Some(&counts), &times);
         eprintln!(
             "{name}: known everywhere after {:.1?}{}",
-            lost.known_after,
-            told(&lost.shown)
+            report.known_after,
+            told(&report.shown)
         );
         Ok(())
     }

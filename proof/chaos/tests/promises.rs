@@ -184,6 +184,23 @@ fn lost_commits_are_told_to_everybody() {
     );
 }
 
+/// What happened: names of streams were remembered by numbers that the new primary used again. Appends acknowledged for
+/// one stream were stored in another, subscribers of an idle server skipped thousands of events without an error, old
+/// checkpoints were accepted as soon as the log had grown past them, and servers kept the old incarnation. Goal: an idle
+/// server, which is not restarted, is told of lost commits as the busy one is, and then stores what it acknowledges.
+#[test]
+fn lost_commits_are_told_to_an_idle_server() {
+    if !has_postgres() {
+        return;
+    }
+    let rounds = depth::count(
+        "--faults=primary-lost --rounds=1",
+        "--faults=primary-lost,primary-cut-off --rounds=20",
+    );
+    let on = "--world=standbys --standbys=1 --load=groups --writers=8 --idle";
+    every_promise_is_kept(&format!("{on} {rounds}"), Judges::None);
+}
+
 /// Goal: with a synchronous standby nothing acknowledged is lost, subscriptions go on without a skip or a double, and
 /// appends go on within a second of the database. Quick: one switch-over, after which they go on at all; deep: 20
 /// fail-overs of four kinds, and 10 that lose commits, after which everybody is told. Only where Patroni and etcd are

@@ -5,7 +5,7 @@
 //! server gets all appends, and the others are idle but for their subscribers.
 
 #[cfg(test)]
-pub(crate) mod bumpy;
+pub(crate) mod breach;
 mod crew;
 pub(crate) mod record;
 pub(crate) mod tails;

@@ -4,7 +4,8 @@
 //! All but the writers go on through all stretches and remember what their protocols let them remember. Every event
 //! that is stored must be delivered to each of them, once and in order where that is promised; or, where commits were
 //! lost, they must have been told aloud that the history is another one. Some are away while that happens, until the
-//! new history is longer than the lost one, so that their old places exist again.
+//! new history is longer than the lost one, so that their old places exist again. Where there are several servers, each
+//! has a subscriber that never leaves it, even if nobody appends there.
 //! Read `judge` for what is checked. A store of one process (SQLite) has no entities here.
 
 mod commands;
@@ -20,9 +21,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use gesta::entity::{Config, Entities};
 use gesta_core::{
-    AllFrom, Checkpoint, ErrorKind, EventStore as _, Filter, Incarnation, LogId, ReadAll, StreamId,
-    Subscribe, SubscribeFrom, SubscribeTo,
+    AllFrom, Checkpoint, ErrorKind, EventStore as _, EventStoreExt as _, Filter, Incarnation,
+    LogId, ReadAll, RecordedEvent, StreamId, Subscribe, SubscribeFrom, SubscribeTo,
 };
+use gesta_kit::judge::losses::Excused;
 use gesta_load::entities::{self, tally::Tally};
 use gesta_load::machine::ask::until;
 use gesta_report::failure::{Context, Failure, Result, fail};
@@ -31,8 +33,8 @@ use self::consumers::Consumers;
 use self::judge::{FailedOver, Stored};
 use self::subscribers::Subscribers;
 use self::work::Work;
-use super::appends::read_on;
 use super::appends::writers::work_stream;
+use super::appends::{Through, read_on};
 use super::{Hurt, Load, Shown};
 use crate::world::{Operator, Way, World};
 
@@ -40,6 +42,8 @@ pub(crate) use self::work::Extent;
 
 /// Streams with work for consumers.
 pub(super) const WORK_STREAMS: usize = 4;
+/// Streams that are read by themselves through each server in the end.
+const STREAMS_READ: usize = 100;
 /// How often waits look.
 const LOOK: Duration = Duration::from_millis(20);
 /// Whatever is waited for comes within this time, on a busy machine too: nothing here is about seconds.
@@ -54,10 +58,13 @@ pub(crate) struct Loss {
     pub(crate) databases: Vec<usize>,
     /// When everybody knew of it, if a database does not tell when it was promoted.
     pub(crate) known: Instant,
+    /// What it excuses.
+    pub(crate) excused: Excused,
 }
 
 /// The load.
 pub struct Groups {
+    through: Through,
     writers: u16,
     pause: Duration,
     seed: u64,
@@ -87,9 +94,16 @@ struct Own {
 }
 
 impl Groups {
-    /// So many writers, with this pause between two appends of each; the operator uses this program.
-    pub(crate) fn new(writers: u16, pause: Duration, seed: u64, program: &Path) -> Self {
+    /// So many writers, with this pause between two appends of each; the operator uses this program. If they append
+    /// through the first server, the others are idle until [`wake_idle`](Self::wake_idle).
+    pub(crate) fn new(
+        through: Through,
+        (writers, pause): (u16, Duration),
+        seed: u64,
+        program: &Path,
+    ) -> Self {
         Self {
+            through,
             writers,
             pause,
             seed,
@@ -158,6 +172,16 @@ impl Groups {
         Ok(())
     }
 
+    /// As many writers begin as there are, through the servers that were idle so far, if some were.
+    pub(crate) fn wake_idle(&mut self, world: &World) -> Result<()> {
+        match &mut self.work {
+            Some(work) if self.through == Through::TheFirst => {
+                work.write(&world.ways()[1..], (self.writers, self.pause))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The greatest revision of a stream that a subscriber was given in this stretch.
     pub(crate) fn furthest(&self) -> Result<u64> {
         Ok(self.standing()?.subscribers.furthest())
@@ -224,25 +248,33 @@ impl Groups {
         followed.context(subscribers.behind(stored).join(", "))
     }
 
-    /// What is wrong with the answers of all servers to a checkpoint of a history that is lost: they must refuse it.
+    /// What is wrong with the answers of all servers to a checkpoint of a history that is lost: they must refuse it. A
+    /// server that has just lost a connection is asked again.
     pub(crate) async fn accepted(&self, world: &World, lost: &Checkpoint) -> Result<Vec<String>> {
-        let mut wrong = Vec::new();
+        let (mut wrong, deadline) = (Vec::new(), Instant::now() + PATIENCE);
         for way in world.alive() {
-            let store = way.connect()?;
-            let to = SubscribeTo::All(Filter::ALL);
-            let from = SubscribeFrom::Checkpoint(lost.clone());
-            let subscribed = store.subscribe(Subscribe { to, from }).await.map(drop);
-            let read = ReadAll::forwards().from(AllFrom::Checkpoint(lost.clone()));
-            let read = store.read_all(read).await.map(drop);
-            for outcome in [subscribed, read] {
-                let is_told = |error: &gesta_core::Error| {
-                    matches!(error.kind(), ErrorKind::InvalidCheckpoint(_))
-                };
-                if !outcome.as_ref().is_err_and(is_told) {
-                    wrong.push(format!(
-                        "{}: a checkpoint of the lost history was answered by {outcome:?}",
-                        way.name
-                    ));
+            let (store, mut is_away, before) = (way.connect()?, true, wrong.len());
+            while is_away && wrong.len() == before {
+                let to = SubscribeTo::All(Filter::ALL);
+                let from = SubscribeFrom::Checkpoint(lost.clone());
+                let subscribed = store.subscribe(Subscribe { to, from }).await.map(drop);
+                let read = ReadAll::forwards().from(AllFrom::Checkpoint(lost.clone()));
+                let read = store.read_all(read).await.map(drop);
+                is_away = false;
+                for outcome in [subscribed, read] {
+                    match &outcome {
+                        Err(error) if matches!(error.kind(), ErrorKind::InvalidCheckpoint(_)) => {}
+                        Err(error) if error.is_retryable() && Instant::now() < deadline => {
+                            is_away = true;
+                        }
+                        _ => wrong.push(format!(
+                            "{}: a checkpoint of the lost history was answered by {outcome:?}",
+                            way.name
+                        )),
+                    }
+                }
+                if is_away {
+                    tokio::time::sleep(LOOK).await;
                 }
             }
         }
@@ -272,6 +304,7 @@ impl Groups {
             for log in stored.read_differently(&other) {
                 wrong.push(format!("{} reads different events of log {log}", way.name));
             }
+            wrong.extend(streams_read_differently(way, &stored).await?);
         }
         // What is wrong is told below.
         if let Err(failure) = self.followed(&stored).await {
@@ -300,6 +333,7 @@ impl Groups {
                     now: loss.now,
                     promoted: &promoted,
                     logs: world.logs,
+                    excused: loss.excused,
                 };
                 let (count, found) = judge::acknowledged(&acknowledged, &history, &failed_over);
                 lost = count;
@@ -352,7 +386,10 @@ impl Load for Groups {
         if self.standing.is_none() {
             self.standing = Some(self.stand(world).await?);
         }
-        let (ways, pace) = (world.ways(), (self.writers, self.pause));
+        let (mut ways, pace) = (world.ways(), (self.writers, self.pause));
+        if self.through == Through::TheFirst {
+            ways.truncate(1);
+        }
         let work = Work::start(self.standing()?, &ways, pace, self.seed, stretch)?;
         self.work = Some(work);
         Ok(())
@@ -399,6 +436,27 @@ impl Load for Groups {
     fn groups(&mut self) -> Option<&mut Groups> {
         Some(self)
     }
+}
+
+/// What is wrong with the newest streams, each as a server reads it by itself.
+async fn streams_read_differently(way: &Way, stored: &Stored) -> Result<Vec<String>> {
+    let (store, mut wrong) = (way.connect()?, Vec::new());
+    for stream in stored.newest_streams(STREAMS_READ) {
+        let mut read = Ok(Vec::new());
+        let is_answered = async || {
+            read = store.read_whole_stream(stream.clone()).await;
+            !read.as_ref().is_err_and(gesta_core::Error::is_retryable)
+        };
+        let answered = until("a stream is read", PATIENCE, is_answered).await;
+        let events = answered.and_then(|()| Ok(read?)).context(&way.name)?;
+        let of_stream = stored.events.iter().filter(|event| event.stream == *stream);
+        let of_stream: Vec<&RecordedEvent> = of_stream.collect();
+        // An append whose answer was given up may be stored later.
+        if !events.iter().take(of_stream.len()).eq(of_stream) {
+            wrong.push(format!("{} reads {stream} differently", way.name));
+        }
+    }
+    Ok(wrong)
 }
 
 async fn stored_by(way: &Way, logs: u16) -> Result<Stored> {

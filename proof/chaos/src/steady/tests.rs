@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::SteadyArgs;
 use super::run::steady;
 use super::slices::SLICES;
-use crate::load::appends::bumpy::{Breach, Bumpy};
+use crate::load::appends::breach::{Breach, BreachingStore};
 use crate::world::World;
 
 /// How long a steady load is run again because the machine was too busy for it to show everything.
@@ -224,13 +224,13 @@ async fn on(store: Arc<dyn EventStore>, line: &str, stop: &CancellationToken) ->
 
 async fn with_breach(breach: Breach) -> Line {
     let line = "--until-events 600 --rate 2000 --writers 4 --slice 100ms";
-    let store = Arc::new(Bumpy::store(breach));
+    let store = Arc::new(BreachingStore::store(breach));
     on(store, line, &CancellationToken::new()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_merely_bumpy_is_in_order() {
-    let report = with_breach(Breach::Bumpy).await;
+async fn a_store_that_only_gives_errors_is_in_order() {
+    let report = with_breach(Breach::ErrorsOnly).await;
     assert!(report.valid, "{report}");
     let told = report.to_string();
     for error in ["append unavailable", "append outcome_unknown"] {

@@ -7,7 +7,7 @@ use gesta_core::{EventStore, EventStoreExt};
 use gesta_kit::verdict::{Verdict, Violation};
 use gesta_load::machine::CurrentStore;
 
-use super::bumpy::{Breach, Bumpy};
+use super::breach::{Breach, BreachingStore};
 use super::crew::Crew;
 use super::record::Record;
 use super::tails::Manner;
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Writers and tails at work until a number of appends were tried; then the verdict.
 async fn tortured(breach: Breach) -> (Verdict, Arc<Record>) {
-    let store = Arc::new(Bumpy::store(breach));
+    let store = Arc::new(BreachingStore::store(breach));
     let current = CurrentStore::new(Arc::clone(&store) as Arc<dyn EventStore>, None);
     let mut crew = Crew::new(1);
     for manner in [Manner::Subscribe, Manner::SubscribeRestless, Manner::Poll] {
@@ -44,8 +44,8 @@ async fn tortured(breach: Breach) -> (Verdict, Arc<Record>) {
 }
 
 #[tokio::test]
-async fn bumps_alone_break_no_promise() {
-    let (verdict, record) = tortured(Breach::Bumpy).await;
+async fn errors_alone_break_no_promise() {
+    let (verdict, record) = tortured(Breach::ErrorsOnly).await;
     verdict.assert_clean();
     assert_eq!(verdict.events_foreign, 0);
     assert!(verdict.events_acknowledged > 1_000);

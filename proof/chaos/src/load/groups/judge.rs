@@ -1,6 +1,7 @@
 //! What must be so when a stretch is over, as far as only this load can tell: under which name an event must stand, what
 //! a consumer wants, and what a fail-over may lose. The rest say the judges of the kit (`tails`, `losses`, `groups`).
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use gesta_core::{Incarnation, LogId, RecordedEvent, StreamId, log_of};
@@ -59,6 +60,14 @@ impl Stored {
             .collect()
     }
 
+    /// The streams that were appended to last, but for the store's own; so many at most.
+    pub(super) fn newest_streams(&self, most: usize) -> Vec<&StreamId> {
+        let (mut seen, newest) = (HashSet::new(), self.events.iter().rev());
+        let streams = newest.map(|event| &event.stream);
+        let own = streams.filter(|stream| !stream.is_system() && seen.insert(*stream));
+        own.take(most).collect()
+    }
+
     /// What is wrong in itself: names, holes, ids that came twice. Nothing is scavenged.
     pub(super) fn whole(&self) -> Vec<String> {
         let is_under_its_name =
@@ -78,6 +87,8 @@ pub(super) struct FailedOver<'a> {
     /// history begins, so what was acknowledged between may be lost with the next one.
     pub(super) promoted: &'a dyn Fn(LogId) -> Option<Instant>,
     pub(super) logs: u16,
+    /// What it excuses.
+    pub(super) excused: Excused,
 }
 
 /// What the checker of the history has found and the fail-over does not excuse: an append is lost rightly if it was
@@ -94,8 +105,7 @@ pub(super) fn acknowledged(
             && promoted(stream).is_some_and(|at| append.begun < at)
     };
     let mut left = verdict.clone();
-    // A lost history had the answer; an earlier one, which came back, may have stored an attempt that was in doubt.
-    let losses = losses::excuse(&mut left, all, Excused::AbsenceAndPlace, may_be_lost);
+    let losses = losses::excuse(&mut left, all, failed_over.excused, may_be_lost);
     let mut wrong: Vec<String> = left
         .violations
         .iter()
@@ -156,6 +166,7 @@ mod tests {
                 now: new,
                 promoted: &|_| is_there.then_some(at),
                 logs: 1,
+                excused: Excused::Absence,
             };
             acknowledged(&[append], &verdict, &failed_over)
         };

@@ -93,7 +93,7 @@ struct Subscriber {
 pub(super) struct Subscribers {
     all: Vec<Arc<Subscriber>>,
     asleep: watch::Sender<bool>,
-    _tasks: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 /// What a stretch has shown.
@@ -105,9 +105,14 @@ pub(super) struct Verdict {
 
 impl Subscribers {
     /// Starts them: of all events, which gRPC has of one log only, and of a stream; there all the time, and away while
-    /// commits are lost.
+    /// commits are lost. Each of them turns to another server when one fails; if there are several servers, each has one
+    /// more that stays there.
     pub(super) fn start(ways: &[Way], logs: u16, stream: &StreamId) -> Self {
-        let (asleep, mut all, mut tasks) = (watch::Sender::new(false), Vec::new(), JoinSet::new());
+        let mut subscribers = Self {
+            all: Vec::new(),
+            asleep: watch::Sender::new(false),
+            tasks: JoinSet::new(),
+        };
         for wire in [Wire::Http, Wire::Grpc, Wire::Pages] {
             for wanted in [Wanted::All, Wanted::Stream(stream.clone())] {
                 let is_there = match (wire, &wanted) {
@@ -124,25 +129,39 @@ impl Subscribers {
                         Wanted::Stream(_) => "a stream",
                     };
                     let away = if naps { ", away meanwhile" } else { "" };
-                    let subscriber = Arc::new(Subscriber {
+                    let subscriber = Subscriber {
                         name: format!("{wire:?} subscriber of {what}{away}"),
                         has_whole_log: logs == 1 && wanted == Wanted::All,
                         wanted: wanted.clone(),
                         wire,
                         naps,
                         seen: Mutex::default(),
-                    });
-                    let run = Arc::clone(&subscriber).run(ways.to_vec(), asleep.subscribe());
-                    tasks.spawn(run);
-                    all.push(subscriber);
+                    };
+                    subscribers.begin(subscriber, ways);
                 }
             }
         }
-        Self {
-            all,
-            asleep,
-            _tasks: tasks,
+        let each = if ways.len() > 1 { ways } else { &[] };
+        for way in each {
+            let subscriber = Subscriber {
+                name: format!("Http subscriber of all events at {}", way.name),
+                has_whole_log: logs == 1,
+                wanted: Wanted::All,
+                wire: Wire::Http,
+                naps: false,
+                seen: Mutex::default(),
+            };
+            subscribers.begin(subscriber, std::slice::from_ref(way));
         }
+        subscribers
+    }
+
+    /// One begins, which turns from each of these ways to the next.
+    fn begin(&mut self, subscriber: Subscriber, ways: &[Way]) {
+        let subscriber = Arc::new(subscriber);
+        let run = Arc::clone(&subscriber).run(ways.to_vec(), self.asleep.subscribe());
+        self.tasks.spawn(run);
+        self.all.push(subscriber);
     }
 
     /// Lets those that nap go away, or come back.

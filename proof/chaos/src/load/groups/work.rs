@@ -66,30 +66,35 @@ impl Work {
     pub(super) fn start(
         standing: &Standing,
         ways: &[Way],
-        (writers, pause): (u16, Duration),
+        pace: (u16, Duration),
         seed: u64,
         stretch: u32,
     ) -> Result<Self> {
-        let mut crew = Crew::new(seed ^ (u64::from(stretch) << 32));
-        for writer in 0..usize::from(writers) {
-            let way = &ways[writer % ways.len()];
+        let own = standing.own.as_ref();
+        let mut work = Self {
+            crew: Crew::new(seed ^ (u64::from(stretch) << 32)),
+            commands: own.map(|own| Commands::start(&own.entities, stretch)),
+            deliveries: standing.consumers.deliveries(),
+            answers: standing.operator.given().values().sum(),
+        };
+        work.write(ways, pace)?;
+        Ok(work)
+    }
+
+    /// So many writers begin, shared equally among these ways, with this pause between two appends of each.
+    pub(super) fn write(&mut self, ways: &[Way], (writers, pause): (u16, Duration)) -> Result<()> {
+        for (writer, way) in (0..usize::from(writers)).zip(ways.iter().cycle()) {
             let claims = match writer / ways.len() % 2 {
                 0 => Claims::Work(WORK_STREAMS),
                 _ => Claims::Nothing,
             };
-            crew.write(&way.name, way.client()?, claims, pause);
+            self.crew.write(&way.name, way.client()?, claims, pause);
         }
-        let own = standing.own.as_ref();
-        Ok(Self {
-            crew,
-            commands: own.map(|own| Commands::start(&own.entities, stretch)),
-            deliveries: standing.consumers.deliveries(),
-            answers: standing.operator.given().values().sum(),
-        })
+        Ok(())
     }
 
-    /// Waits until more appends and commands are answered, some of which were begun in between. Perhaps no server
-    /// lives, so that nobody appends but entities.
+    /// Waits until more appends and commands are answered, some of which were begun in between, and every writer has
+    /// had an answer. Perhaps a server does not live, so that appends do not count.
     pub(super) async fn goes_on(&self, is_alone: bool, within: Duration) -> Result<()> {
         let record = Arc::clone(&self.crew.record);
         let appends = || record.acknowledged().len();
@@ -101,6 +106,10 @@ impl Work {
                 self.commands.is_none() || commands() >= commanded + COMMANDS + u64::from(CALLERS);
             is_appended && is_commanded
         };
-        until("appends and commands are answered", within, enough).await
+        until("appends and commands are answered", within, enough).await?;
+        if !is_alone {
+            self.crew.goes_on_within(within).await?;
+        }
+        Ok(())
     }
 }

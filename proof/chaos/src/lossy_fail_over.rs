@@ -1,5 +1,5 @@
 //! The course of a round that loses commits: standbys stop to receive, everybody gets to know what will be lost, the
-//! primary goes, and a standby takes its place.
+//! primary goes, and a standby takes its place. Servers that were idle so far get appends from then on.
 //!
 //! Every event that is left must be delivered to each consumer, or the consumer was told aloud that the history is
 //! another one: nothing is passed over in silence, nothing is lost that was begun after the promotion, no entity
@@ -9,7 +9,8 @@ mod plan;
 
 use std::time::{Duration, Instant};
 
-use gesta_core::EventStore as _;
+use gesta_core::{Checkpoint, EventStore as _};
+use gesta_kit::judge::losses::Excused;
 use gesta_load::machine::ask::until;
 use gesta_load::random::Random;
 use gesta_report::failure::{Failure, Result, blocking, fail};
@@ -25,25 +26,28 @@ use crate::world::{Database, World};
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What a round has shown, and how long after the promotion everybody knew of it.
-pub(crate) struct Lost {
+pub(crate) struct LossyReport {
     pub(crate) shown: Shown,
     pub(crate) known_after: Duration,
 }
 
 /// A round, from the moment at which the load works.
-pub(crate) struct Losing<'a> {
+pub(crate) struct LossyRound<'a> {
     pub(crate) world: &'a mut World,
     pub(crate) groups: &'a mut Groups,
     pub(crate) random: &'a mut Random,
     pub(crate) fault: Fault,
     /// The number of the round.
     pub(crate) number: u32,
+    /// A server may be killed before the fault, and started afterwards.
+    pub(crate) kills_servers: bool,
 }
 
-impl Losing<'_> {
+impl LossyRound<'_> {
     /// The whole round.
-    pub(crate) async fn run(mut self) -> Result<Lost> {
-        let plan = Plan::draw(self.random, self.number, self.world);
+    pub(crate) async fn run(mut self) -> Result<LossyReport> {
+        let mut plan = Plan::draw(self.random, self.number, self.world);
+        plan.restarted = plan.restarted.filter(|_| self.kills_servers);
         let old = self.groups.incarnation().await?;
         self.groups.agreed(self.world, |known| known == old).await?;
         self.groups.goes_on_without(false).await?;
@@ -66,6 +70,7 @@ impl Losing<'_> {
         let is_twice = self.fault == Fault::PrimaryLostTwice;
         let is_killed = self.fault != Fault::PrimaryCutOff;
         let mut promoted = self.fail_over(&plan, primary, is_killed).await?;
+        self.groups.wake_idle(self.world)?;
         let furthest = self.groups.furthest()?;
         self.recovered().await?;
         if is_twice {
@@ -87,6 +92,8 @@ impl Losing<'_> {
             self.groups.agreed(self.world, |known| known != old).await?;
         }
         let (known_after, known) = (promoted.elapsed(), Instant::now());
+        // At once, and once more when the places of the lost history exist again.
+        let mut wrong = self.accepted(lost.as_ref()).await?;
         if !plan.late {
             self.groups.sleep(false)?;
         }
@@ -101,14 +108,12 @@ impl Losing<'_> {
         self.start_again(&plan).await?;
         self.groups.goes_on_without(false).await?;
 
-        let mut wrong = Vec::new();
-        if let Some(lost) = lost {
-            wrong = self.groups.accepted(self.world, &lost).await?;
-        }
+        wrong.extend(self.accepted(lost.as_ref()).await?);
         let loss = Loss {
             now: self.groups.incarnation().await?,
             databases: plan.databases.clone(),
             known,
+            excused: self.excused(),
         };
         let mut shown = self
             .groups
@@ -117,7 +122,26 @@ impl Losing<'_> {
         shown.problems.extend(wrong);
         shown.told = format!("{plan:?}: {}", shown.told);
         self.heal(&plan, primary)?;
-        Ok(Lost { shown, known_after })
+        Ok(LossyReport { shown, known_after })
+    }
+
+    /// What is wrong with the answers to a checkpoint of the lost history, if there is one.
+    async fn accepted(&self, lost: Option<&Checkpoint>) -> Result<Vec<String>> {
+        match lost {
+            Some(lost) => self.groups.accepted(self.world, lost).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// What the loss excuses. An event that is there can be elsewhere only if an earlier history came back: with the
+    /// second standby, with the place that a log had before it moved, or perhaps with a primary that Patroni keeps.
+    fn excused(&self) -> Excused {
+        match self.fault {
+            Fault::PrimaryLost | Fault::PrimaryCutOff if self.world.moved.is_empty() => {
+                Excused::Absence
+            }
+            _ => Excused::AbsenceAndPlace,
+        }
     }
 
     /// No standby receives anything from here on. Gives the primary in the care of Patroni.

@@ -11,7 +11,7 @@ use gesta_memory::MemoryStore;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Breach {
     /// It is stored, and the answer is lost; or it is not, and the store says that it is unavailable. Both are allowed.
-    Bumpy,
+    ErrorsOnly,
     /// It is acknowledged and not stored.
     Forget,
     /// A retry is stored again, as if it were new.
@@ -21,13 +21,13 @@ pub(crate) enum Breach {
 }
 
 /// A store that does so.
-pub(crate) struct Bumpy {
+pub(crate) struct BreachingStore {
     pub(crate) inner: MemoryStore,
     breach: Breach,
     count: AtomicU64,
 }
 
-impl Bumpy {
+impl BreachingStore {
     /// An empty one.
     pub(crate) fn store(breach: Breach) -> Outer<Self> {
         Outer(Self {
@@ -44,7 +44,7 @@ impl Bumpy {
 }
 
 #[async_trait]
-impl Wrapper for Bumpy {
+impl Wrapper for BreachingStore {
     fn inner(&self) -> &dyn EventStore {
         &self.inner
     }
@@ -52,10 +52,10 @@ impl Wrapper for Bumpy {
     async fn append(&self, request: Append) -> Result<Appended> {
         let n = self.count.fetch_add(1, Ordering::Relaxed);
         match (self.breach, n % 20) {
-            (Breach::Bumpy | Breach::Repeat, 7) => Err(Error::unavailable("a bump")),
-            (Breach::Bumpy, 13) => {
+            (Breach::ErrorsOnly | Breach::Repeat, 7) => Err(Error::unavailable("for the test")),
+            (Breach::ErrorsOnly, 13) => {
                 self.inner.append(request).await?;
-                Err(ErrorKind::OutcomeUnknown("a bump".into()).into())
+                Err(ErrorKind::OutcomeUnknown("for the test".into()).into())
             }
             (Breach::Forget, 7) => MemoryStore::new().append(request).await,
             (Breach::Repeat, 13) => {
