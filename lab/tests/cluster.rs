@@ -5,12 +5,13 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use gesta_kit::depth;
 use gesta_report::{Cell, Report};
+use gesta_rig::Child;
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
 /// No test waits longer for anything.
@@ -64,12 +65,9 @@ fn three_cinemas_hold_no_seat_twice() {
     if !has_postgres() {
         return;
     }
-    let mut up = Command::new(LAB)
-        .args(["cluster", "up", "--cinema"])
-        .arg(cinema)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut up = Command::new(LAB);
+    up.args(["cluster", "up", "--cinema"]).arg(cinema);
+    let mut up = Child::spawn(up.stdout(Stdio::piped())).unwrap();
     let told = lines_until(&mut up, "Ctrl-C");
     let address = |name: &'static str| {
         let lines = told.iter().filter(move |line| line.starts_with(name));
@@ -100,9 +98,8 @@ fn three_cinemas_hold_no_seat_twice() {
             assert!(begun.elapsed() < PATIENCE, "{said}\n{complained}");
         }
     }
-    let pid = nix::unistd::Pid::from_raw(up.id().try_into().unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
-    assert!(end_of(&mut up).success());
+    up.signal(nix::sys::signal::Signal::SIGINT);
+    assert!(up.wait().unwrap().success());
 }
 
 /// The report of `cluster cinema` on two nodes, with these arguments.
@@ -204,7 +201,7 @@ fn a_cinema_is_measured_on_one_node_and_on_several() {
 /// The lines that a process says, up to the first one that begins so. The rest is read, too: the lab must not find its
 /// output closed.
 fn lines_until(process: &mut Child, last: &str) -> Vec<String> {
-    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let lines = BufReader::new(process.take_output().unwrap()).lines();
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
@@ -218,18 +215,6 @@ fn lines_until(process: &mut Child, last: &str) -> Vec<String> {
             Ok(line) => found.push(line),
             Err(error) => panic!("no line {last:?} after {found:?}: {error}"),
         }
-    }
-}
-
-/// Waits until a process has ended, but not for ever.
-fn end_of(process: &mut Child) -> ExitStatus {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = process.try_wait().unwrap() {
-            return status;
-        }
-        assert!(begun.elapsed() < PATIENCE, "the process does not end");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -270,7 +270,7 @@ fn a_store_in_use_is_told_once() {
         let holder = format!(
             "{} is open in process {}",
             path.display(),
-            server.child.id()
+            server.pid()
         );
         assert!(text.contains(&holder) && text.contains(advice), "{text}");
         assert!(!text.contains("http://"), "{text}");
