@@ -24,6 +24,7 @@ mod server;
 mod shared;
 mod silent;
 
+pub use ask::connect;
 pub use binaries::find_binaries;
 pub use child::{Child, Output};
 pub use cluster::{Cluster, Replication};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 use gesta_report::endpoint;
 use gesta_report::failure::{Context, Result};
@@ -35,14 +35,9 @@ const SETTINGS: &[&str] = &[
 
 /// Connects without TLS: the lab's own statements are for databases at hand.
 pub async fn connect(url: &str) -> Result<Client> {
-    let (client, connection) = tokio_postgres::connect(&endpoint::for_driver(url), NoTls)
+    gesta_rig::connect(&endpoint::for_driver(url))
         .await
-        .context("connecting to PostgreSQL without TLS")?;
-    // Ends when the client is dropped; a broken connection shows in the client's next call.
-    tokio::spawn(async move {
-        let _ = connection.await;
-    });
-    Ok(client)
+        .context("connecting to PostgreSQL without TLS")
 }
 
 /// The settings of the server that bear on the figures.
