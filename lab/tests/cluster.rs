@@ -4,41 +4,25 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use gesta_kit::depth;
 use gesta_report::{Cell, Report};
-use gesta_rig::Child;
+use gesta_rig::{Child, beside, installed};
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
 /// No test waits longer for anything.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A program that is built with the lab.
-fn beside_the_lab(name: &str) -> PathBuf {
-    let program = Path::new(LAB).with_file_name(name);
-    assert!(program.exists(), "{}: build it first", program.display());
-    program
-}
-
-fn has_postgres() -> bool {
-    let found = gesta_rig::find_binaries().is_some();
-    if !found {
-        assert!(std::env::var_os("CI").is_none(), "no PostgreSQL");
-        eprintln!("SKIPPED: no PostgreSQL");
-    }
-    found
-}
-
 /// Goal: a rolling restart moves few logs, and no client that knows all nodes sees an error. How long logs are
 /// interrupted is told, and only in the deep form it may be too long.
 #[test]
 fn a_rolling_restart_shows_no_error_to_clients() {
-    beside_the_lab("gesta");
-    if !has_postgres() {
+    let _ = beside(LAB, "gesta");
+    if installed().is_none() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -61,8 +45,8 @@ fn a_rolling_restart_shows_no_error_to_clients() {
 /// and exactly what was acknowledged is stored.
 #[test]
 fn three_cinemas_hold_no_seat_twice() {
-    let cinema = beside_the_lab("cinema");
-    if !has_postgres() {
+    let cinema = beside(LAB, "cinema");
+    if installed().is_none() {
         return;
     }
     let mut up = Command::new(LAB);
@@ -151,8 +135,8 @@ fn rows(report: &Report, title: &str) -> Vec<BTreeMap<String, Cell>> {
 /// of a hop has all legs.
 #[test]
 fn a_cinema_is_measured_on_one_node_and_on_several() {
-    let cinema = beside_the_lab("cinema");
-    if !has_postgres() {
+    let cinema = beside(LAB, "cinema");
+    if installed().is_none() {
         return;
     }
     let short = ["--rounds", "1", "--rates", "50", "--shows", "20"];
@@ -222,8 +206,8 @@ fn lines_until(process: &mut Child, last: &str) -> Vec<String> {
 /// The quick form has the hop.
 #[test]
 fn what_nodes_cost_and_carry_is_measured() {
-    beside_the_lab("gesta");
-    if !has_postgres() {
+    let _ = beside(LAB, "gesta");
+    if installed().is_none() {
         return;
     }
     let short = ["--rounds=1", "--duration=300ms", "--connections=8"];

@@ -262,14 +262,8 @@ fn a_wrong_file_is_refused_before_a_request_is_sent() {
 
 /// A cinema on a store of its own.
 fn cinema(folder: &Path) -> Listening {
-    let program = Path::new(LAB).with_file_name("cinema");
-    assert!(
-        program.exists(),
-        "{}: build gesta-cinema first",
-        program.display()
-    );
     let store = format!("sqlite:{}", folder.join("gesta.db").display());
-    let mut command = Command::new(program);
+    let mut command = Command::new(gesta_rig::beside(LAB, "cinema"));
     command.args(["--store", &store, "--listen", "127.0.0.1:0"]);
     let cinema = Listening::start(command.stdout(Stdio::null()));
     cinema.unwrap_or_else(|log| panic!("it ended: {log:?}"))

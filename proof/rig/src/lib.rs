@@ -25,7 +25,7 @@ mod shared;
 mod silent;
 
 pub use ask::connect;
-pub use binaries::find_binaries;
+pub use binaries::{beside, find_binaries, installed};
 pub use child::{Child, Output};
 pub use cluster::{Cluster, Replication};
 pub use fake_clock::FakeClock;
