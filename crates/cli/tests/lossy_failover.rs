@@ -27,7 +27,7 @@ use gesta_client::HttpStore;
 use gesta_core::*;
 use gesta_kit::depth;
 use gesta_rig::{Cluster, FaultProxy, Replication, fresh_schema, shared};
-use support::{PATIENCE, Server, patient, succeed};
+use support::{PATIENCE, Server, patient, succeed, until};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -158,14 +158,6 @@ async fn following(store: HttpStore, seen: Arc<Seen>) {
             *seen.end.lock().unwrap() = Some(error);
             return;
         }
-        sleep(Duration::from_millis(20)).await;
-    }
-}
-
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "never: {what}");
         sleep(Duration::from_millis(20)).await;
     }
 }

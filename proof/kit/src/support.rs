@@ -35,6 +35,23 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
+/// Pause between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Waits until something is so, but not for longer than this.
+///
+/// # Panics
+/// If it is not so in time.
+pub async fn until(what: &str, patience: Duration, mut is_so: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !is_so().await {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    let waited = tokio::time::timeout(patience, waiting).await;
+    assert!(waited.is_ok(), "never within {patience:?}: {what}");
+}
+
 /// Makes the name of a stream.
 #[must_use]
 pub fn stream(name: &str) -> StreamId {

@@ -13,8 +13,8 @@ use gesta_client::HttpStore;
 use gesta_core::{Clock as _, SystemClock};
 use gesta_rig::{Child, FakeClock, fresh_schema, shared};
 
-use crate::support::{Server, url_of};
-use crate::{Chains, append_many, clean_rows, in_schema, quick, rows_of, until};
+use crate::support::{Server, until, url_of};
+use crate::{Chains, append_many, clean_rows, in_schema, quick, rows_of};
 
 /// The store of the process that sees another time; it is one only if this is set.
 const STORE: &str = "GESTA_CLOCKS_STORE";

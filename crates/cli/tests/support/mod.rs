@@ -216,6 +216,11 @@ pub(crate) fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
     gesta_rig::wait_until(&format!("never: {what}"), is_so).unwrap();
 }
 
+/// Waits until something is so.
+pub(crate) async fn until(what: &str, is_so: impl AsyncFnMut() -> bool) {
+    gesta_kit::support::until(what, PATIENCE, is_so).await;
+}
+
 /// Waits until commits wait for a synchronous standby that is away: sessions show the setting before another process of
 /// the server, which decides whether commits wait, has read it.
 pub(crate) fn until_commits_wait(server: &gesta_rig::Server) {

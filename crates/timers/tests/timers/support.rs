@@ -14,7 +14,6 @@ use gesta_kit::support::OffsetClock;
 use gesta_kit::{Outer, Wrapper};
 use gesta_timers::{Config, RunningTimers, Timer, Timers};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
 
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
@@ -158,12 +157,7 @@ pub(crate) fn after(world: &World, time: Duration) -> Timestamp {
 }
 
 pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let waited = async {
-        while !is_so() {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    assert!(timeout(60 * MINUTE, waited).await.is_ok(), "{what}");
+    gesta_kit::support::until(what, 60 * MINUTE, async || is_so()).await;
 }
 
 pub(crate) async fn count_of(world: &Arc<World>, stream: &str) -> usize {
