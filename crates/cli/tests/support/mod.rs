@@ -64,12 +64,16 @@ pub(crate) struct Limit {
 
 impl Limit {
     pub(crate) fn of(child: &Child) -> Self {
+        Self::of_process(i32::try_from(child.id()).unwrap())
+    }
+
+    pub(crate) fn of_process(pid: i32) -> Self {
         let (goes_on, dropped) = mpsc::channel::<()>();
-        let (child, longest) = (i32::try_from(child.id()).unwrap(), longest());
+        let longest = longest();
         std::thread::spawn(move || {
             if dropped.recv_timeout(longest) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("process {child} has not ended after {longest:?}, and is killed");
-                let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+                eprintln!("process {pid} has not ended after {longest:?}, and is killed");
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         });
         Self { _goes_on: goes_on }
