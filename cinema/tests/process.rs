@@ -5,15 +5,14 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::net::SocketAddr;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gesta_kit::history::{Creation, Entry, NEVER, Reading, SeatEvent, Seats, Ticks};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use gesta_rig::{Child, Listening};
+use nix::sys::signal::Signal;
 use support::{Client, DEADLINE};
 use tempfile::TempDir;
 
@@ -23,7 +22,7 @@ const SEATS: u16 = 100;
 
 /// A running cinema. Killed when dropped.
 struct Process {
-    child: Child,
+    running: Listening,
     address: SocketAddr,
 }
 
@@ -36,53 +35,22 @@ fn command(folder: &TempDir, args: &[&str]) -> Command {
 }
 
 fn start(folder: &TempDir, args: &[&str]) -> Process {
-    let mut command = command(folder, args);
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("spawned");
-    let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-    let (found, address) = mpsc::channel();
-    // Goes on reading after the address, so that the process never waits for its log.
-    std::thread::spawn(move || {
-        for line in lines.map_while(Result::ok) {
-            if let Some((_, address)) = line.split_once("listening on http://") {
-                let _ = found.send(address.to_owned());
-            }
-        }
-    });
-    let mut process = Process {
-        child,
-        address: SocketAddr::from(([127, 0, 0, 1], 0)),
-    };
-    let address = address.recv_timeout(DEADLINE).expect("it listens");
-    process.address = address.parse().expect("an address");
-    process
-}
-
-/// Waits until a process has ended, but not for ever.
-fn end_of(child: &mut Child) -> ExitStatus {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().expect("waited") {
-            return status;
-        }
-        assert!(begun.elapsed() < DEADLINE, "the process does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let running = Listening::start(&mut command(folder, args));
+    let running = running.unwrap_or_else(|log| panic!("it ended: {log:?}"));
+    let address = running.address().parse().expect("an address");
+    Process { running, address }
 }
 
 /// Runs to the end.
 fn output(folder: &TempDir, args: &[&str]) -> (Option<i32>, String) {
     let mut command = command(folder, args);
-    let child = command.stderr(Stdio::piped()).spawn().expect("run");
-    let mut process = Process {
-        child,
-        address: SocketAddr::from(([127, 0, 0, 1], 0)),
-    };
-    let mut stderr = process.child.stderr.take().expect("piped");
+    let mut child = Child::spawn(command.stderr(Stdio::piped())).expect("run");
+    let mut stderr = child.take_errors().expect("piped");
     let reading = std::thread::spawn(move || {
         let mut text = String::new();
         stderr.read_to_string(&mut text).map(|_| text)
     });
-    let status = end_of(&mut process.child);
+    let status = child.wait().expect("it ends");
     let text = reading.join().expect("no panic").expect("text");
     (status.code(), text)
 }
@@ -95,20 +63,8 @@ fn url(server: &gesta_rig::Server) -> String {
 }
 
 impl Process {
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).expect("a process id");
-        kill(Pid::from_raw(pid), signal).expect("signalled");
-    }
-
     async fn client(&self) -> Client {
         Client::connect(self.address).await
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -194,8 +150,7 @@ async fn survives_kill(folder: &TempDir, args: &[&str]) {
     };
     let three = tokio::time::timeout(DEADLINE, three).await;
     let before = three.expect("three seats are reserved");
-    process.signal(Signal::SIGKILL);
-    end_of(&mut process.child);
+    process.running.kill();
     let history = reserving.await.expect("no panic");
 
     let process = start(folder, args);
@@ -273,7 +228,7 @@ async fn who_is_no_node_any_more_ends() {
     args.extend(["--node=127.0.0.1:0", "--cluster-secret-file=secret"]);
     let mut older = start(&folder, &args);
     let _newer = start(&folder, &args);
-    assert_eq!(end_of(&mut older.child).code(), Some(1));
+    assert_eq!(older.running.wait().code(), Some(1));
 }
 
 #[tokio::test]
@@ -286,9 +241,9 @@ async fn signals_stop_it_after_running_requests() {
         let ticks = Ticks::default();
         let reserving = tokio::spawn(reserve_until_killed(process.address, ticks.clone()));
         let (_, before) = look(&mut client, &ticks).await;
-        process.signal(signal);
+        process.running.signal(signal);
         let history = reserving.await.expect("no panic");
-        let status = end_of(&mut process.child);
+        let status = process.running.wait();
         assert_eq!(status.code(), Some(0), "{signal}");
         let process = start(&folder, &[]);
         let mut client = process.client().await;
@@ -333,7 +288,7 @@ async fn what_is_not_paid_is_given_back_after_a_kill() {
         let mut client = running.client().await;
         assert_eq!(client.reserve(ID, unpaid).await.status, 202);
         reserve_and_pay(&mut client, paid).await;
-        running.signal(Signal::SIGKILL);
+        // It is killed.
         drop(running);
         let running = start(&folder, &args);
         let mut client = running.client().await;

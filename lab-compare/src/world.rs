@@ -6,7 +6,7 @@ use gesta_report::failure::{Context, Failure, Result, fail};
 use gesta_load::machine::store;
 use serde::Serialize;
 use tempfile::TempDir;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 /// The folder of this program's sources.
 const HOME: &str = env!("CARGO_MANIFEST_DIR");
@@ -223,13 +223,7 @@ impl World {
 impl Database {
     /// A connection.
     pub(crate) async fn connect(&self) -> Result<Client> {
-        let (client, connection) = tokio_postgres::connect(&self.url, NoTls)
-            .await
-            .context("connecting to PostgreSQL")?;
-        // Ends when the client is dropped; a broken connection shows in the client's next call.
-        tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        Ok(client)
+        let connected = gesta_rig::connect(&self.url).await;
+        connected.context("connecting to PostgreSQL")
     }
 }

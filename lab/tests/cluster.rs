@@ -4,40 +4,25 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use gesta_kit::depth;
 use gesta_report::{Cell, Report};
+use gesta_rig::{Child, beside, installed};
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
 /// No test waits longer for anything.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A program that is built with the lab.
-fn beside_the_lab(name: &str) -> PathBuf {
-    let program = Path::new(LAB).with_file_name(name);
-    assert!(program.exists(), "{}: build it first", program.display());
-    program
-}
-
-fn has_postgres() -> bool {
-    let found = gesta_rig::find_binaries().is_some();
-    if !found {
-        assert!(std::env::var_os("CI").is_none(), "no PostgreSQL");
-        eprintln!("SKIPPED: no PostgreSQL");
-    }
-    found
-}
-
 /// Goal: a rolling restart moves few logs, and no client that knows all nodes sees an error. How long logs are
 /// interrupted is told, and only in the deep form it may be too long.
 #[test]
 fn a_rolling_restart_shows_no_error_to_clients() {
-    beside_the_lab("gesta");
-    if !has_postgres() {
+    let _ = beside(LAB, "gesta");
+    if installed().is_none() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -60,16 +45,13 @@ fn a_rolling_restart_shows_no_error_to_clients() {
 /// and exactly what was acknowledged is stored.
 #[test]
 fn three_cinemas_hold_no_seat_twice() {
-    let cinema = beside_the_lab("cinema");
-    if !has_postgres() {
+    let cinema = beside(LAB, "cinema");
+    if installed().is_none() {
         return;
     }
-    let mut up = Command::new(LAB)
-        .args(["cluster", "up", "--cinema"])
-        .arg(cinema)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut up = Command::new(LAB);
+    up.args(["cluster", "up", "--cinema"]).arg(cinema);
+    let mut up = Child::spawn(up.stdout(Stdio::piped())).unwrap();
     let told = lines_until(&mut up, "Ctrl-C");
     let address = |name: &'static str| {
         let lines = told.iter().filter(move |line| line.starts_with(name));
@@ -100,9 +82,8 @@ fn three_cinemas_hold_no_seat_twice() {
             assert!(begun.elapsed() < PATIENCE, "{said}\n{complained}");
         }
     }
-    let pid = nix::unistd::Pid::from_raw(up.id().try_into().unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
-    assert!(end_of(&mut up).success());
+    up.signal(nix::sys::signal::Signal::SIGINT);
+    assert!(up.wait().unwrap().success());
 }
 
 /// The report of `cluster cinema` on two nodes, with these arguments.
@@ -154,8 +135,8 @@ fn rows(report: &Report, title: &str) -> Vec<BTreeMap<String, Cell>> {
 /// of a hop has all legs.
 #[test]
 fn a_cinema_is_measured_on_one_node_and_on_several() {
-    let cinema = beside_the_lab("cinema");
-    if !has_postgres() {
+    let cinema = beside(LAB, "cinema");
+    if installed().is_none() {
         return;
     }
     let short = ["--rounds", "1", "--rates", "50", "--shows", "20"];
@@ -204,7 +185,7 @@ fn a_cinema_is_measured_on_one_node_and_on_several() {
 /// The lines that a process says, up to the first one that begins so. The rest is read, too: the lab must not find its
 /// output closed.
 fn lines_until(process: &mut Child, last: &str) -> Vec<String> {
-    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let lines = BufReader::new(process.take_output().unwrap()).lines();
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
@@ -221,24 +202,12 @@ fn lines_until(process: &mut Child, last: &str) -> Vec<String> {
     }
 }
 
-/// Waits until a process has ended, but not for ever.
-fn end_of(process: &mut Child) -> ExitStatus {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = process.try_wait().unwrap() {
-            return status;
-        }
-        assert!(begun.elapsed() < PATIENCE, "the process does not end");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Goal: the hop and the share of nodes are measured on every way, and what was acknowledged is read back.
 /// The quick form has the hop.
 #[test]
 fn what_nodes_cost_and_carry_is_measured() {
-    beside_the_lab("gesta");
-    if !has_postgres() {
+    let _ = beside(LAB, "gesta");
+    if installed().is_none() {
         return;
     }
     let short = ["--rounds=1", "--duration=300ms", "--connections=8"];

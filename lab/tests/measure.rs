@@ -530,8 +530,7 @@ fn distance_is_measured() {
 /// Goal: every way to speak to a server is measured, what it stored is read back, and `$all` is read to its end.
 #[test]
 fn every_protocol_is_measured() {
-    let server = Path::new(env!("CARGO_BIN_EXE_gesta-lab")).with_file_name("gesta");
-    assert!(server.exists(), "{}: build it first", server.display());
+    let _ = gesta_rig::beside(env!("CARGO_BIN_EXE_gesta-lab"), "gesta");
     for protocol in ["library", "bare", "grpc", "grpc-batch"] {
         let directory = tempfile::tempdir().unwrap();
         let load = "append --store sqlite:lab.db --serve --waiters 8 --events 3 --warm-up 100ms --duration 400ms";
@@ -554,8 +553,7 @@ fn every_protocol_is_measured() {
 /// Goal: whichever way everything is read, all of it is shown, and the plain statements are the bound of the others.
 #[test]
 fn every_way_of_catching_up_shows_everything() {
-    let server = Path::new(env!("CARGO_BIN_EXE_gesta-lab")).with_file_name("gesta");
-    assert!(server.exists(), "{}: build it first", server.display());
+    let _ = gesta_rig::beside(env!("CARGO_BIN_EXE_gesta-lab"), "gesta");
     let database = gesta_rig::shared().map(database);
     for store in [Some("sqlite:lab.db".to_owned()), database]
         .into_iter()

@@ -2,26 +2,15 @@
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gesta_report::{Cell, Report};
+use gesta_rig::beside;
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
 /// No test waits longer for a load that is large enough.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The cinema beside this program.
-fn cinema() -> PathBuf {
-    let cinema = Path::new(LAB).with_file_name("cinema");
-    assert!(
-        cinema.exists(),
-        "{}: build gesta-cinema first",
-        cinema.display()
-    );
-    cinema
-}
 
 /// What happened: the cinema numbered its seats from 1, but the published load draws them from 0 to below `maxSeats`;
 /// so one request of fifty was refused. Now the cinema and this load count from 0, and nothing is refused: in the
@@ -48,7 +37,7 @@ fn reservations_of_a_second(scenario: &str) -> f64 {
     run.args(["reservation", "--scenario", scenario, "--shows", "200"]);
     run.args(["--closed", "16", "--warm-up", "0", "--duration", "1s"]);
     run.args(["--reads", "0.1", "--store", &store, "--cinema"]);
-    run.arg(cinema()).arg("--results");
+    run.arg(beside(LAB, "cinema")).arg("--results");
     let output = run.arg(&results).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let failed = String::from_utf8_lossy(&output.stderr);
@@ -88,7 +77,9 @@ fn a_ladder_is_told_step_by_step() {
         let mut run = Command::new(LAB);
         let ladder =
             "reservation --steps 20:20:40 --step-duration 1500ms --warm-up 500ms --stop-p99 30s";
-        run.args(ladder.split(' ')).arg("--cinema").arg(cinema());
+        run.args(ladder.split(' '))
+            .arg("--cinema")
+            .arg(beside(LAB, "cinema"));
         let output = run.arg("--results").arg(&results).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{said}");

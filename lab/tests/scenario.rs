@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 use std::io::{BufRead as _, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use gesta_report::{Cell, Report};
+use gesta_rig::{Child, Listening};
 use tempfile::TempDir;
 
 const LAB: &str = env!("CARGO_BIN_EXE_gesta-lab");
@@ -26,32 +27,20 @@ fn example(name: &str) -> PathBuf {
     root().join("lab/scenarios").join(name)
 }
 
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The shop, and its URL; none, said aloud, without Python.
-fn shop() -> Option<(Running, String)> {
-    let started = Command::new("python3")
-        .arg(example("cart.py"))
-        .stdout(Stdio::piped())
-        .spawn();
-    let Ok(mut child) = started else {
+fn shop() -> Option<(Child, String)> {
+    let mut command = Command::new("python3");
+    command.arg(example("cart.py")).stdout(Stdio::piped());
+    let Ok(mut child) = Child::spawn(&mut command) else {
         assert!(std::env::var_os("CI").is_none(), "no python3");
         eprintln!("\n*** SKIPPED: python3 is not installed ***\n");
         return None;
     };
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap())
+    BufReader::new(child.take_output().unwrap())
         .read_line(&mut line)
         .unwrap();
-    Some((Running(child), line.trim().to_owned()))
+    Some((child, line.trim().to_owned()))
 }
 
 /// What the command has said, and its report, if there is one.
@@ -272,36 +261,19 @@ fn a_wrong_file_is_refused_before_a_request_is_sent() {
 }
 
 /// A cinema on a store of its own.
-fn cinema(folder: &Path) -> (Running, String) {
-    let program = Path::new(LAB).with_file_name("cinema");
-    assert!(
-        program.exists(),
-        "{}: build gesta-cinema first",
-        program.display()
-    );
-    let address = gesta_rig::free_address().unwrap();
+fn cinema(folder: &Path) -> Listening {
     let store = format!("sqlite:{}", folder.join("gesta.db").display());
-    let mut command = Command::new(program);
-    command.args(["--store", &store, "--listen", &address.to_string()]);
-    let log = std::fs::File::create(folder.join("log")).unwrap();
-    let cinema = Running(command.stdout(Stdio::null()).stderr(log).spawn().unwrap());
-    let begun = Instant::now();
-    while TcpStream::connect(address).is_err() {
-        assert!(
-            begun.elapsed() < PATIENCE,
-            "{}",
-            std::fs::read_to_string(folder.join("log")).unwrap()
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    (cinema, format!("http://{address}"))
+    let mut command = Command::new(gesta_rig::beside(LAB, "cinema"));
+    command.args(["--store", &store, "--listen", "127.0.0.1:0"]);
+    let cinema = Listening::start(command.stdout(Stdio::null()));
+    cinema.unwrap_or_else(|log| panic!("it ended: {log:?}"))
 }
 
 /// Goal: the published scenarios of the cinema, as files, meet no refusal and no wrong answer.
 #[test]
 fn the_cinema_s_scenarios_are_files() {
     let folder = tempfile::tempdir().unwrap();
-    let (_cinema, url) = cinema(folder.path());
+    let cinema = cinema(folder.path());
     for (name, last) in [("serial", "reserve"), ("concurrent", "cancel")] {
         let file = example(&format!("cinema-{name}.toml"));
         // On a busy machine one run makes a few requests only.
@@ -310,7 +282,7 @@ fn the_cinema_s_scenarios_are_files() {
             assert!(begun.elapsed() < PATIENCE, "{name}: {done}");
             let arguments = [
                 "--target",
-                &url,
+                &cinema.url,
                 "--concurrency",
                 "8",
                 "--warm-up",

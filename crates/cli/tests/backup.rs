@@ -225,11 +225,11 @@ fn an_interrupted_backup_leaves_nothing() {
     fill(&store, 1_500, 60_000);
     let place = tempfile::tempdir().unwrap();
     let copy = place.path().join("copy.db");
-    let mut server = Server::start(&store);
-    for url in [server.url.as_str(), store.as_str()] {
-        if url == store {
-            server.child.kill().unwrap();
-            server.child.wait().unwrap();
+    let server = Server::start(&store);
+    let (served, mut server) = (server.url.clone(), Some(server));
+    for url in [&served, &store] {
+        if url == &store {
+            server.take().unwrap().kill();
         }
         // A backup may be quicker than the signal, but not always.
         let ended = once_quick_enough(|| interrupt_backup(url, &copy));

@@ -550,13 +550,13 @@ fn the_unit_starts_a_server_that_tells_how_it_is() {
     assert!(get(server.address(), "/health/live").contains("live"));
     assert_eq!(received(), "WATCHDOG=1\nSTATUS=ready");
     assert_eq!(received(), "WATCHDOG=1");
-    support::signal(&server.child, Signal::SIGTERM);
+    server.signal(Signal::SIGTERM);
     let mut message = received();
     while message.starts_with("WATCHDOG=1") {
         message = received();
     }
     assert!(message.starts_with("STOPPING=1\n"), "{message}");
-    assert!(server.child.wait().unwrap().success());
+    assert!(server.wait().success());
 
     // What does not pass by itself is not tried again.
     let wrong = run(&[

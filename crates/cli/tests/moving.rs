@@ -357,7 +357,7 @@ async fn move_from_postgres(world: &mut World) -> usize {
         server.kill();
     }
     load.goes_on().await;
-    let cinema_address = new_cinema.as_ref().map(Server::address);
+    let cinema_address = new_cinema.as_ref().map(|cinema| cinema.address());
     let events = load.check(&new.url, cinema_address).await;
     new_cinema.into_iter().for_each(Server::stop);
     new.stop();

@@ -16,19 +16,11 @@ use gesta_client::HttpStore;
 use gesta_core::*;
 use gesta_kit::depth;
 use gesta_rig::{Cluster, Replication, fresh_schema, shared};
-use support::{PATIENCE, Server, patient, succeed};
-use tokio::time::{Instant, sleep};
+use support::{Server, patient, succeed, until};
+use tokio::time::Instant;
 
 fn event() -> EventData {
     EventData::json(EventType::new("tested").unwrap(), "{}")
-}
-
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "never: {what}");
-        sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// Goal: `gesta schema new-incarnation` reaches servers that run, a busy and an idle one. They went on with the old

@@ -17,7 +17,7 @@ use gesta_rig::{FaultProxy, Server as Postgres, ServerConfig};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
-    PATIENCE, Server, code, get, patient, run, run_in_time, signal, stderr, succeed, wait_until,
+    PATIENCE, Server, code, get, patient, run, run_in_time, stderr, succeed, wait_until,
 };
 use tempfile::TempDir;
 
@@ -155,10 +155,7 @@ fn a_stranger_that_has_joined_gives_way_to_the_owner() {
     let mut stranger = shared.node_with("127.0.0.1:0", "other", &[]);
     assert_eq!(shared.status("node").len(), 2, "nobody has answered it");
     network.refuse_connections(false);
-    wait_until("the stranger ends", || {
-        stranger.child.try_wait().unwrap().is_some()
-    });
-    assert_eq!(stranger.child.wait().unwrap().code(), Some(1));
+    assert_eq!(stranger.wait().code(), Some(1));
     let rule = "the secret of the cluster must be the same in all nodes of a store";
     wait_until("it says why", || {
         let said = stranger.logged(rule);
@@ -649,7 +646,7 @@ fn requests_stay() -> bool {
     };
     let (first, second) = shared.two_nodes();
     // Both are frozen: commands ask the database alone, and a node that went on would see the other one silent.
-    let to_both = |it: Signal| [&first, &second].map(|node| signal(&node.child, it));
+    let to_both = |it: Signal| [&first, &second].map(|node| node.signal(it));
     to_both(Signal::SIGSTOP);
     let asked = shared.told(&["move", "0", "--to", "2", "--wait", "0s"]);
     assert_eq!(asked[0]["moved"], false);
@@ -750,12 +747,12 @@ fn readiness_follows_the_membership() {
     });
     assert_eq!(shared.status("node").len(), 1);
     wait_until("the node is ready alone", || ready().contains("\"ready\""));
-    signal(&second.child, Signal::SIGSTOP);
+    second.signal(Signal::SIGSTOP);
     wait_until("the node counts as silent", || {
         shared.status("node")[0]["silent"] == true
     });
     assert!(support::stdout(&shared.answered(&["status"])).contains("SILENT"));
-    signal(&second.child, Signal::SIGCONT);
+    second.signal(Signal::SIGCONT);
     wait_until("the node beats again", || ready().contains("\"ready\""));
     // Only the registry is gone: appends can succeed.
     let rename = |from: &str, to: &str| {

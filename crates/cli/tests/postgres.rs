@@ -25,10 +25,9 @@ use gesta_core::{
     SubscribeFrom, SubscribeTo, SubscriptionMessage,
 };
 use gesta_kit::depth;
-use gesta_rig::{Auth, Server as Postgres, ServerConfig, fresh_schema, shared};
-use support::{
-    Limit, PATIENCE, Server, code, gesta, output_of, patient, run, signal, stderr, stdout,
-};
+use gesta_rig::{Auth, Child, Server as Postgres, ServerConfig, fresh_schema, shared};
+use nix::sys::signal::Signal;
+use support::{Limit, PATIENCE, Server, code, gesta, output_of, patient, run, stderr, stdout};
 
 /// Nothing that anybody prints may hold this.
 const PASSWORD: &str = "pass:wo\\rd-s3cr3t";
@@ -234,15 +233,15 @@ fn a_server_by_store_file_shows_no_password() {
         "--listen",
         "127.0.0.1:0",
     ];
-    let mut child = without_passwords(&arguments, directory.path())
+    let mut serve = without_passwords(&arguments, directory.path());
+    serve
         .env("GESTA_LOG_FILTER", "debug")
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let _limit = Limit::of(&child);
+        .stderr(Stdio::piped());
+    let mut child = Child::spawn(&mut serve).unwrap();
+    let _limit = Limit::of_process(child.pid());
     let mut said = String::new();
     let mut url = String::new();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut lines = BufReader::new(child.take_errors().unwrap()).lines();
     while url.is_empty() {
         let line = lines.next().expect("the server ended").unwrap();
         if let Some((_, found)) = line.split_once("listening on ") {
@@ -250,12 +249,12 @@ fn a_server_by_store_file_shows_no_password() {
         }
         said += &line;
     }
-    let shown = std::fs::read_to_string(format!("/proc/{}/cmdline", child.id())).unwrap();
+    let shown = std::fs::read_to_string(format!("/proc/{}/cmdline", child.pid())).unwrap();
     assert!(!shown.contains("s3cr3t"), "{shown}");
     let info = run(&["info", "--store", &url, "--output", "json"]);
     assert!(info.status.success(), "{info:?}");
     keeps_the_secret(&info);
-    signal(&child, nix::sys::signal::Signal::SIGTERM);
+    child.signal(Signal::SIGTERM);
     said.extend(lines.map_while(Result::ok));
     assert!(child.wait().unwrap().success());
     assert!(!said.contains("s3cr3t"), "{said}");
@@ -315,9 +314,9 @@ fn a_server_waits_for_its_database_as_long_as_it_is_told() {
         "--wait-for-store",
         "10m",
     ];
-    let mut child = gesta(&arguments).stderr(Stdio::piped()).spawn().unwrap();
-    let _limit = Limit::of(&child);
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut child = Child::spawn(gesta(&arguments).stderr(Stdio::piped())).unwrap();
+    let _limit = Limit::of_process(child.pid());
+    let mut lines = BufReader::new(child.take_errors().unwrap()).lines();
     let mut next_with = |text: &str| {
         let line = lines
             .by_ref()
@@ -329,7 +328,7 @@ fn a_server_waits_for_its_database_as_long_as_it_is_told() {
     assert!(waits.contains(&address), "{waits}");
     postgres.restart().unwrap();
     next_with("listening on ");
-    signal(&child, nix::sys::signal::Signal::SIGTERM);
+    child.signal(Signal::SIGTERM);
     assert!(child.wait().unwrap().success());
 }
 

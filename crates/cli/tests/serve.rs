@@ -12,7 +12,7 @@ mod support;
 use std::process::Output;
 
 use nix::sys::signal::Signal;
-use support::{Server, get, patient, run, signal, succeed, url_of, wait_until};
+use support::{Server, get, patient, run, succeed, url_of, wait_until};
 
 fn append(server: &Server, data: &str) -> Output {
     run(&[
@@ -57,14 +57,8 @@ fn a_stop_and_a_kill_keep_every_acknowledged_event() {
         String::from_utf8_lossy(&second.stderr).contains("gesta.db"),
         "{second:?}"
     );
-    signal(&server.child, Signal::SIGINT);
-    wait_until("the server ends", || {
-        server.child.try_wait().unwrap().is_some()
-    });
-    assert!(
-        server.child.wait().unwrap().success(),
-        "Ctrl-C ends cleanly"
-    );
+    server.signal(Signal::SIGINT);
+    assert!(server.wait().success(), "Ctrl-C ends cleanly");
 
     for n in 2..5 {
         let server = Server::start(&store);
@@ -179,7 +173,7 @@ fn two_servers_share_a_database() {
         assert!(append(server, &n.to_string()).status.success());
     }
     assert_eq!(events(&one).len(), 10);
-    signal(&one.child, Signal::SIGKILL);
+    one.signal(Signal::SIGKILL);
     assert!(append(&other, "10").status.success());
     let events = events(&other);
     let in_order = |(line, n): (&String, i32)| line.contains(&format!("\"data\":{n}"));

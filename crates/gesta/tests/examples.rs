@@ -5,10 +5,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The programs that need nothing but the lines of the README.
 const PROGRAMS: [&str; 4] = ["append", "follow", "group", "entity"];
 /// Those for which pages name another line.
@@ -178,16 +176,6 @@ fn appends_through_several_servers(program: &Path, folder: &Path) {
     });
 }
 
-/// Ends with the test, however that ends.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// It is killed, and counts nothing twice when it is started again.
 fn counts_and_goes_on(program: &Path, folder: &Path) {
     for times in 1..=2_u64 {
@@ -209,16 +197,13 @@ fn counts_and_goes_on(program: &Path, folder: &Path) {
             .arg("sqlite:counted.db")
             .current_dir(folder)
             .stdout(Stdio::null());
-        let _running = Running(command.spawn().expect("it runs"));
+        let _running = gesta_rig::Child::spawn(&mut command).expect("it runs");
         let counted = || {
             let text = fs::read_to_string(folder.join("counts.json")).unwrap_or_default();
             text.contains(&format!("\"lamp\":{times}"))
         };
-        let begun = Instant::now();
-        while !counted() {
-            assert!(begun.elapsed() < PATIENCE, "it has not counted {times}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let complaint = format!("it has not counted {times}");
+        gesta_rig::wait_until(&complaint, counted).expect("it counts");
     }
 }
 

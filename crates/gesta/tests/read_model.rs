@@ -143,13 +143,8 @@ async fn until_moved(folder: &Path, before: Option<&Checkpoint>) {
         let reader = rusqlite::Connection::open(folder.join("read.db")).ok()?;
         checkpoint_in(&reader).filter(|now| Some(now) != before)
     };
-    let moved = async {
-        while has_moved().is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(60), moved).await;
-    waited.expect("it comes on");
+    let has_moved = async || has_moved().is_some();
+    gesta_kit::support::until("it comes on", Duration::from_secs(60), has_moved).await;
 }
 
 fn fold(events: &[RecordedEvent]) -> Vec<(String, SeatsRow)> {

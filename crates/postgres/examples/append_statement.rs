@@ -26,7 +26,7 @@ use gesta_postgres::{Config, PostgresBackend};
 use gesta_rig::Server;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokio_postgres::{Client, NoTls, Statement};
+use tokio_postgres::{Client, Statement};
 
 const CHAINED: &str = include_str!("../sql/insert_events.sql");
 const BARE: &str = "INSERT INTO events (position, stream, revision, type, created, writer, checksum, event_id, log,
@@ -285,10 +285,7 @@ async fn start(server: &Server, schema: &str, time: Duration) -> Bench {
     let backend = PostgresBackend::open(Config::parse(&url).expect("valid"))
         .await
         .expect("opens");
-    let (client, connection) = tokio_postgres::connect(&server.url(), NoTls)
-        .await
-        .expect("connects");
-    tokio::spawn(connection);
+    let client = gesta_rig::connect(&server.url()).await.expect("connects");
     client
         .batch_execute(&format!(
             "SET search_path = {schema}; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;

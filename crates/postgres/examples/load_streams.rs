@@ -24,7 +24,7 @@ use gesta_core::{
 use gesta_postgres::{Config, PostgresBackend};
 use gesta_rig::{Server, procfs};
 use gesta_store::Store;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 const READ_STREAMS: &str = include_str!("../sql/read_streams.sql");
 const LOG: LogId = LogId(0);
@@ -215,10 +215,7 @@ async fn main() {
     );
     let store = store.expect("starts");
 
-    let (client, connection) = tokio_postgres::connect(&server.url(), NoTls)
-        .await
-        .expect("connects");
-    tokio::spawn(connection);
+    let client = gesta_rig::connect(&server.url()).await.expect("connects");
     let prepare = format!(
         "SET search_path = load; SET plan_cache_mode = force_generic_plan; PREPARE load AS {READ_STREAMS}"
     );

@@ -284,9 +284,7 @@ mod tests {
         let Some(server) = gesta_rig::shared() else {
             return;
         };
-        let connected = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await;
-        let (client, connection) = connected.expect("connects");
-        tokio::spawn(connection);
+        let client = gesta_rig::connect(&server.url()).await.expect("connects");
         let unfit = client.query_typed("SELECT $1::text", &[(&Unfit, Type::TEXT)]);
         let zero = client.prepare("SELECT '\0'");
         for error in [

@@ -7,30 +7,13 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gesta_kit::depth::{self, Depth};
-use gesta_rig::Patroni;
+use gesta_rig::{Patroni, beside, installed};
 use support::histories;
 
 const CHAOS: &str = env!("CARGO_BIN_EXE_gesta-chaos");
-
-/// A program that is built with this one.
-fn beside(name: &str) -> PathBuf {
-    let program = Path::new(CHAOS).with_file_name(name);
-    assert!(program.exists(), "{}: build it first", program.display());
-    program
-}
-
-fn has_postgres() -> bool {
-    let found = gesta_rig::find_binaries().is_some();
-    if !found {
-        assert!(std::env::var_os("CI").is_none(), "no PostgreSQL");
-        eprintln!("SKIPPED: no PostgreSQL");
-    }
-    found
-}
 
 /// What is judged of a history beside the verdict.
 enum Judges {
@@ -42,7 +25,7 @@ enum Judges {
 
 /// Runs chaos with these arguments; every promise must be kept, and judges of the history must say so, too.
 fn every_promise_is_kept(arguments: &str, judges: Judges) -> String {
-    beside("gesta");
+    let _ = beside(CHAOS, "gesta");
     let directory = tempfile::tempdir().unwrap();
     let history = directory.path().join("history.jsonl");
     let mut chaos = Command::new(CHAOS);
@@ -50,7 +33,7 @@ fn every_promise_is_kept(arguments: &str, judges: Judges) -> String {
         .current_dir(directory.path())
         .args(arguments.split_whitespace());
     if arguments.contains("seats") || arguments.contains("payments") {
-        chaos.arg("--cinema").arg(beside("cinema"));
+        chaos.arg("--cinema").arg(beside(CHAOS, "cinema"));
     }
     if matches!(judges, Judges::Both(_)) {
         chaos.arg("--history").arg(&history);
@@ -107,7 +90,7 @@ fn groups_lose_nothing_on_servers() {
 /// rounds of each. Clocks are set where libfaketime is installed, as `scripts/test --deep` sees to.
 #[test]
 fn nodes_break_no_promise() {
-    if !has_postgres() {
+    if installed().is_none() {
         return;
     }
     let faults = depth::count(
@@ -121,7 +104,7 @@ fn nodes_break_no_promise() {
 /// Goal: the logs of a database that is killed stop and come back, and those of the other one go on.
 #[test]
 fn one_database_of_two_that_is_away_stops_only_its_logs() {
-    if !has_postgres() {
+    if installed().is_none() {
         return;
     }
     let rounds = depth::count("--rounds=1", "--rounds=10");
@@ -137,7 +120,7 @@ fn one_database_of_two_that_is_away_stops_only_its_logs() {
 /// deep form has all faults.
 #[test]
 fn cinemas_in_chaos_answer_nothing_stale() {
-    if !has_postgres() {
+    if installed().is_none() {
         return;
     }
     let faults = depth::count("--rounds=1 --faults=link-one-way", "--rounds=38");
@@ -149,7 +132,7 @@ fn cinemas_in_chaos_answer_nothing_stale() {
 /// suspended past its lease while it gives back; the deep form has all faults, with clocks that are set.
 #[test]
 fn cinemas_in_chaos_give_back_what_is_not_paid() {
-    if !has_postgres() {
+    if installed().is_none() {
         return;
     }
     let faults = depth::count("--rounds=1 --faults=timers-kill", "--rounds=42");
@@ -173,7 +156,7 @@ fn a_cinema_that_is_killed_loses_nothing() {
 /// Goal: when a primary is lost with the newest commits, everybody who consumes is told, and nothing else is lost.
 #[test]
 fn lost_commits_are_told_to_everybody() {
-    if !has_postgres() {
+    if installed().is_none() {
         return;
     }
     let rounds = depth::count("--rounds=1 --standbys=1", "--rounds=20");

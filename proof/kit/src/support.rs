@@ -1,7 +1,8 @@
-//! What the cases share: short functions for values, deadlines, a clock to set, a reader of subscriptions.
+//! What the cases share: short functions for values, deadlines, clocks to set, a reader of subscriptions.
 
 use std::future::Future;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use gesta_core::{
     EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, ListStreams, MetadataSet,
     Query, ReadAll, ReadStream, RecordedEvent, Result, Revision, SetStreamMetadata, SharedEvent,
     StreamId, StreamInfo, StreamMetadata, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
-    SubscriptionMessage, Tag, Tags, Timestamp,
+    SubscriptionMessage, SystemClock, Tag, Tags, Timestamp,
 };
 
 use crate::factory::StoreFactory;
@@ -32,6 +33,23 @@ pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
         Ok(value) => value,
         Err(_) => panic!("{what}: did not happen within {DEADLINE:?}"),
     }
+}
+
+/// Pause between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Waits until something is so, but not for longer than this.
+///
+/// # Panics
+/// If it is not so in time.
+pub async fn until(what: &str, patience: Duration, mut is_so: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !is_so().await {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    let waited = tokio::time::timeout(patience, waiting).await;
+    assert!(waited.is_ok(), "never within {patience:?}: {what}");
 }
 
 /// Makes the name of a stream.
@@ -322,6 +340,48 @@ impl TestClock {
 impl Clock for TestClock {
     fn now(&self) -> Timestamp {
         Timestamp(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A clock that differs from another one by as much as a test says. Its clones differ by the same.
+#[derive(Clone)]
+pub struct OffsetClock {
+    right: Arc<dyn Clock>,
+    micros: Arc<AtomicI64>,
+}
+
+impl OffsetClock {
+    /// Makes a clock that agrees with another one so far.
+    #[must_use]
+    pub fn of(right: Arc<dyn Clock>) -> Self {
+        Self {
+            right,
+            micros: Arc::default(),
+        }
+    }
+
+    /// Sets the clock this many microseconds ahead of the other one; behind it if the number is negative.
+    pub fn set(&self, micros: i64) {
+        self.micros.store(micros, Ordering::SeqCst);
+    }
+}
+
+impl Default for OffsetClock {
+    fn default() -> Self {
+        Self::of(Arc::new(SystemClock))
+    }
+}
+
+impl std::fmt::Debug for OffsetClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("OffsetClock");
+        shown.field("micros", &self.micros).finish_non_exhaustive()
+    }
+}
+
+impl Clock for OffsetClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.right.now().0 + self.micros.load(Ordering::SeqCst))
     }
 }
 

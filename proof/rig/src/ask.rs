@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::Result;
 
@@ -28,9 +28,20 @@ pub(crate) fn answers(addr: SocketAddr) -> bool {
     attempt().is_ok_and(|kind| kind == b'R')
 }
 
+/// Connects to a database without TLS. The connection ends when the client is dropped; if it breaks, the next call of
+/// the client fails.
+///
+/// # Errors
+/// If the server does not let the client in.
+pub async fn connect(url: &str) -> std::result::Result<Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
 /// Runs statements and returns the first column of the first row of their answer.
 async fn first_value(url: &str, sql: &str) -> Result<Option<String>> {
-    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     let driver = tokio::spawn(connection);
     let messages = client.simple_query(sql).await?;
     drop(client);

@@ -1,4 +1,4 @@
-//! Finds the PostgreSQL server programs.
+//! Finds programs: those of PostgreSQL, and those that are built with a test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +16,33 @@ pub fn find_binaries() -> Option<PathBuf> {
         .chain(from_packages(Path::new("/usr/lib/postgresql")))
         .chain(from_path())
         .find(|dir| is_complete(dir))
+}
+
+/// Returns what [`find_binaries`] returns. If that is `None`, a message on standard error says that tests are skipped.
+///
+/// # Panics
+/// If PostgreSQL is not installed and the variable `CI` is set: a skipped test must not look like a passed one.
+#[must_use]
+pub fn installed() -> Option<PathBuf> {
+    let found = find_binaries();
+    if found.is_none() {
+        let message = "PostgreSQL is not installed (set GESTA_PG_BIN to the folder of `initdb`): \
+                       tests that need it are SKIPPED";
+        assert!(std::env::var_os("CI").is_none(), "{message}");
+        eprintln!("\n*** {message} ***\n");
+    }
+    found
+}
+
+/// Returns the program of this name in the folder of another program, with which it is built.
+///
+/// # Panics
+/// If it is not there.
+#[must_use]
+pub fn beside(program: &str, name: &str) -> PathBuf {
+    let found = Path::new(program).with_file_name(name);
+    assert!(found.exists(), "{}: build it first", found.display());
+    found
 }
 
 fn is_complete(dir: &Path) -> bool {

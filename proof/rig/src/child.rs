@@ -1,36 +1,26 @@
 //! A program that runs beside this one: a server under test, another system's server, a driver.
 //!
-//! Invariant: the program never outlives this process. A shell stands between the two, in a process group of its own;
-//! when the shell's standard input closes, even because this process was killed, the shell kills the whole group.
+//! Invariant: the program never outlives this process. It runs in the process group of a shell, its *guard*; when the
+//! shell's standard input closes, even because this process was killed, the shell kills the whole group.
 //! The group also keeps Ctrl-C of a terminal away from the program: this process decides.
+//! Why beside the program and not around it: the program is a child of this process, so its process id, its exit status
+//! and its pipes are those that the operating system shows, and a signal reaches nobody else.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::processes::is_alive;
+use crate::{Result, wait_until};
 
-/// The shell script that runs the program. Its arguments are the file for the log, the file that is the standard input
-/// of the program, where its standard output goes (`log`, or `pipe`: to this process), the program and its arguments.
-/// The first line on standard output is the process id of the program. Processes that the program has started are
-/// killed after it is gone, with the shell itself.
-const SUPERVISE: &str = r#"
-log=$1 input=$2 output=$3
-shift 3
-[ "$output" = pipe ] && exec 3>&1 || exec 3>>"$log"
-sh -c 'echo $$; exec "$@" >&3 3>&-' sh "$@" <"$input" 2>>"$log" &
-program=$!
-exec >/dev/null 3>&-
-read -r _
-kill -9 "$program"
-wait "$program"
-kill -9 0
-"#;
+/// The shell script of the guard. If this process dies while the program is suspended, the system sends SIGHUP to the
+/// group.
+const GUARD: &str = "trap '' HUP; read -r _; kill -9 0";
 
 /// How many lines of the log a message repeats.
 const LOG_LINES: usize = 20;
@@ -44,13 +34,46 @@ pub enum Output {
     Pipe,
 }
 
+/// A shell with a process group of its own. Dropping it kills all processes of the group, and so does the end of this
+/// process.
+#[derive(Debug)]
+struct Guard(std::process::Child);
+
+impl Guard {
+    fn start() -> std::io::Result<Self> {
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", GUARD]).stdin(Stdio::piped());
+        shell.stdout(Stdio::null()).stderr(Stdio::null());
+        shell.process_group(0).spawn().map(Self)
+    }
+
+    /// Starts a program in the group.
+    fn spawn(&self, command: &mut Command) -> std::io::Result<std::process::Child> {
+        command.process_group(pid_of(&self.0)?).spawn()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+fn pid_of(child: &std::process::Child) -> std::io::Result<i32> {
+    i32::try_from(child.id()).map_err(std::io::Error::other)
+}
+
 /// A running program. Dropping it kills the program and all processes that the program has started.
 #[derive(Debug)]
 pub struct Child {
-    shell: std::process::Child,
-    output: Option<ChildStdout>,
-    pid: Pid,
-    log: PathBuf,
+    program: std::process::Child,
+    pid: i32,
+    /// `None` once the program was killed.
+    guard: Option<Guard>,
+    /// How the program has ended, if somebody has asked for that since.
+    ended: Option<ExitStatus>,
+    log: Option<PathBuf>,
 }
 
 impl Child {
@@ -58,7 +81,7 @@ impl Child {
     /// file `log`.
     ///
     /// # Errors
-    /// If no process can be started.
+    /// If no process can be started, or a file cannot be opened.
     pub fn start<A: AsRef<OsStr>>(
         program: &Path,
         arguments: impl IntoIterator<Item = A>,
@@ -66,72 +89,105 @@ impl Child {
         output: Output,
         log: &Path,
     ) -> std::io::Result<Self> {
-        let mut shell = Command::new("/bin/sh")
-            .args(["-c", SUPERVISE, "supervise"])
-            .args([log, input.unwrap_or(Path::new("/dev/null"))])
-            .arg(match output {
-                Output::Log => "log",
-                Output::Pipe => "pipe",
-            })
-            .arg(program)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // The program has its log. The shell would report kills that are intended.
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()?;
-        let Some(mut output) = shell.stdout.take() else {
-            return Err(std::io::Error::other("the shell has no standard output"));
+        let input = match input {
+            Some(input) => Stdio::from(File::open(input)?),
+            None => Stdio::null(),
         };
-        let line = first_line(&mut output)?;
-        let pid = line.trim().parse().map_err(|_| {
-            std::io::Error::other(format!("no process id from the shell: {line:?}"))
-        })?;
+        let said = File::options().create(true).append(true).open(log)?;
+        let output = match output {
+            Output::Log => Stdio::from(said.try_clone()?),
+            Output::Pipe => Stdio::piped(),
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(input).stdout(output);
+        let mut child = Self::spawn(command.stderr(said))?;
+        child.log = Some(log.to_owned());
+        Ok(child)
+    }
+
+    /// Starts the program of a command, with its pipes, its environment and its folder.
+    ///
+    /// # Errors
+    /// If no process can be started.
+    pub fn spawn(command: &mut Command) -> std::io::Result<Self> {
+        let guard = Guard::start()?;
+        let program = guard.spawn(command)?;
         Ok(Self {
-            shell,
-            output: Some(output),
-            pid: Pid::from_raw(pid),
-            log: log.to_owned(),
+            pid: pid_of(&program)?,
+            program,
+            guard: Some(guard),
+            ended: None,
+            log: None,
         })
     }
 
     /// Returns the process id of the program.
     #[must_use]
     pub fn pid(&self) -> i32 {
-        self.pid.as_raw()
+        self.pid
     }
 
     /// Returns the standard output of the program at the first call, if it is piped.
     pub fn take_output(&mut self) -> Option<ChildStdout> {
-        self.output.take()
+        self.program.stdout.take()
+    }
+
+    /// Returns the standard error of the program at the first call, if it is piped.
+    pub fn take_errors(&mut self) -> Option<ChildStderr> {
+        self.program.stderr.take()
     }
 
     /// Tells whether the program lives.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        // Once the shell was told to end, the id may belong to another process.
-        self.shell.stdin.is_some() && is_alive(self.pid.as_raw())
+        // The id stays that of the program until its end was asked for. Then it may belong to another process.
+        self.ended.is_none() && is_alive(self.pid)
     }
 
-    /// Sends the program a signal, unless the program was killed.
+    /// Sends the program a signal, unless it is known to have ended.
     pub fn signal(&self, signal: Signal) {
-        if self.shell.stdin.is_some() {
-            let _ = kill(self.pid, signal);
+        if self.ended.is_none() {
+            let _ = kill(Pid::from_raw(self.pid), signal);
         }
+    }
+
+    /// Returns how the program has ended; `None` if it lives.
+    ///
+    /// # Errors
+    /// If the operating system does not tell.
+    pub fn try_wait(&mut self) -> std::io::Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self.program.try_wait()?;
+        }
+        Ok(self.ended)
+    }
+
+    /// Waits until the program has ended, and returns how.
+    ///
+    /// # Errors
+    /// If it does not end in time.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        wait_until("the program does not end", || {
+            !matches!(self.try_wait(), Ok(None))
+        })?;
+        let ended = self.try_wait()?;
+        ended.ok_or_else(|| "the program has not ended".into())
     }
 
     /// Kills the program and all processes that it has started. Returns when the program is dead.
     pub fn kill(&mut self) {
-        // The process id stays that of the program, since the shell does not reap it before its standard input closes.
-        drop(self.shell.stdin.take());
-        let _ = self.shell.wait();
+        let _ = self.program.kill();
+        drop(self.guard.take());
+        if let Ok(ended) = self.program.wait() {
+            self.ended = Some(ended);
+        }
     }
 
     /// Returns the last lines that the program has written to its log.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        let log = std::fs::read(&self.log).unwrap_or_default();
+        let log = self.log.as_ref().map(std::fs::read);
+        let log = log.and_then(std::result::Result::ok).unwrap_or_default();
         let text = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
@@ -142,14 +198,4 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// Reads the first line byte by byte, since what follows it is the output of the program.
-fn first_line(from: &mut ChildStdout) -> std::io::Result<String> {
-    let mut line = Vec::new();
-    let mut byte = [0];
-    while from.read(&mut byte)? == 1 && byte != *b"\n" {
-        line.push(byte[0]);
-    }
-    Ok(String::from_utf8_lossy(&line).into_owned())
 }

@@ -21,7 +21,7 @@ use crate::announcement::Announcement;
 use crate::ask::{answers, query};
 use crate::processes::{children_of, is_alive, suspend, suspend_all};
 use crate::run_as::RunAs;
-use crate::{Result, find_binaries, free_address, wait_until};
+use crate::{Result, free_address, installed, wait_until};
 
 /// The shell script that starts the server and ends it; see the text of the module. `$0` is the parent of the data
 /// folder.
@@ -139,11 +139,7 @@ impl Server {
 
     /// Makes a server that has an empty folder and does not run.
     fn without_data(config: ServerConfig) -> Result<Option<Self>> {
-        let Some(binaries) = find_binaries() else {
-            let message = "PostgreSQL is not installed (set GESTA_PG_BIN to the folder of `initdb`): \
-                           tests that need it are SKIPPED";
-            assert!(std::env::var_os("CI").is_none(), "{message}");
-            eprintln!("\n*** {message} ***\n");
+        let Some(binaries) = installed() else {
             return Ok(None);
         };
         let home = tempfile::Builder::new().prefix("gesta-pg-").tempdir()?;

@@ -80,10 +80,8 @@ async fn synchronous_replication_loses_nothing() {
             .execute("INSERT INTO t VALUES (1)")
             .expect("acknowledged");
         cluster.hold_replication(new).expect("held");
-        let (client, connection) = tokio_postgres::connect(&cluster.server(old).url(), NoTls)
-            .await
-            .expect("connects");
-        tokio::spawn(connection);
+        let url = cluster.server(old).url();
+        let client = gesta_rig::connect(&url).await.expect("connects");
         let waiting = client.batch_execute("INSERT INTO t VALUES (2)");
         assert!(
             tokio::time::timeout(Duration::from_millis(300), waiting)

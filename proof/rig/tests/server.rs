@@ -12,9 +12,7 @@ use tokio_postgres::NoTls;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn connect(url: &str) -> tokio_postgres::Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("connects");
-    tokio::spawn(connection);
-    client
+    gesta_rig::connect(url).await.expect("connects")
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -203,15 +203,8 @@ fn settings() -> Settings {
     }
 }
 
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let limit = PATIENCE * depth::count(2, 30);
-    let wait = async {
-        while !is_so().await {
-            tokio::time::sleep(TRY_AGAIN).await;
-        }
-    };
-    let waited = tokio::time::timeout(limit, wait).await;
-    assert!(waited.is_ok(), "never: {what}");
+pub(crate) async fn until(what: &str, is_so: impl AsyncFnMut() -> bool) {
+    gesta_kit::support::until(what, PATIENCE * depth::count(2, 30), is_so).await;
 }
 
 /// Judges what has become of so many events, and prints what was counted; something was delivered again.

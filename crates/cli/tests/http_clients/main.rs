@@ -122,7 +122,7 @@ impl Language {
 
 /// A consumer that runs; what it prints can be waited for.
 struct Consumer {
-    child: Child,
+    child: gesta_rig::Child,
     lines: std::sync::mpsc::Receiver<String>,
 }
 
@@ -133,9 +133,9 @@ impl Consumer {
     }
 
     fn run(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = gesta_rig::Child::spawn(command.stdout(Stdio::piped())).unwrap();
         let (sender, lines) = std::sync::mpsc::channel();
-        let output = BufReader::new(child.stdout.take().unwrap());
+        let output = BufReader::new(child.take_output().unwrap());
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let _ = sender.send(line);
@@ -150,15 +150,7 @@ impl Consumer {
     }
 
     fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Consumer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.kill();
     }
 }
 
@@ -440,9 +432,9 @@ fn an_interrupted_consumer_ends_quietly(language: Language) {
     let mut following = language.program(language.count_items, &arguments);
     let mut consumer = Consumer::run(following.stderr(Stdio::piped()));
     consumer.says("caught up");
-    let _limit = Limit::of(&consumer.child);
-    support::signal(&consumer.child, nix::sys::signal::Signal::SIGINT);
-    let said = std::io::read_to_string(consumer.child.stderr.take().unwrap()).unwrap();
+    let _limit = Limit::of_process(consumer.child.pid());
+    consumer.child.signal(nix::sys::signal::Signal::SIGINT);
+    let said = std::io::read_to_string(consumer.child.take_errors().unwrap()).unwrap();
     assert_eq!(said, "");
     let status = consumer.child.wait().unwrap();
     let interrupted = std::os::unix::process::ExitStatusExt::signal(&status) == Some(2);

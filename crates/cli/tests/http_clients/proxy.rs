@@ -2,7 +2,9 @@
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
+
+use gesta_rig::Child;
 
 use crate::Consumer;
 use crate::support::{self, Server, output_of, url_of, wait_until};
@@ -67,7 +69,8 @@ fn a_reverse_proxy_lets_everything_through() {
 
 /// An nginx with the configuration of docs/operating/proxies.md.
 struct Proxy {
-    nginx: Child,
+    /// With its workers.
+    _nginx: Child,
     url: String,
     authority: PathBuf,
 }
@@ -120,7 +123,7 @@ impl Proxy {
             .arg("-e")
             .arg(format!("{folder}/nginx.log"));
         let proxy = Self {
-            nginx: command.spawn().unwrap(),
+            _nginx: Child::spawn(&mut command).unwrap(),
             url: format!("https://{address}"),
             authority: tls.join("ca.pem"),
         };
@@ -141,13 +144,5 @@ impl Proxy {
         let output = output_of(&mut self.command(path, more));
         assert!(output.status.success(), "{path}: {output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-}
-
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        // Asks it to end, so that it ends its workers too.
-        support::signal(&self.nginx, nix::sys::signal::Signal::SIGTERM);
-        let _ = self.nginx.wait();
     }
 }

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use gesta_rig::find_binaries;
+use gesta_rig::{Child, find_binaries};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::old_cinema::{Change, OldCinema};
 use crate::said;
 use crate::support::cinema::{Answer, change, create, get, reserved};
-use crate::support::{Limit, Server, output_of, signal, stderr, wait_until};
+use crate::support::{Server, output_of, stderr, wait_until};
 
 /// The blocks of the page, in their order.
 struct Guide {
@@ -366,13 +366,12 @@ struct Follower {
     before: u64,
     /// What it has imported when it had caught up last.
     caught_up: Arc<Mutex<u64>>,
-    _limit: Limit,
 }
 
 impl Follower {
     fn start(command: &mut Command, before: u64) -> Self {
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut child = Child::spawn(command.stderr(Stdio::piped())).unwrap();
+        let lines = BufReader::new(child.take_errors().unwrap()).lines();
         let caught_up = Arc::<Mutex<u64>>::default();
         let told = Arc::clone(&caught_up);
         std::thread::spawn(move || {
@@ -384,7 +383,6 @@ impl Follower {
             }
         });
         Self {
-            _limit: Limit::of(&child),
             child,
             before,
             caught_up,
@@ -400,14 +398,7 @@ impl Follower {
 
     /// Ctrl-C.
     fn end(mut self) {
-        signal(&self.child, Signal::SIGINT);
+        self.child.signal(Signal::SIGINT);
         assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

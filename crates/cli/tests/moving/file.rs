@@ -237,7 +237,7 @@ pub(crate) async fn move_from_file(world: &mut World) -> usize {
             .find(|(owner, _)| *owner == of)
             .map(|(_, new)| new)
     };
-    let cinema_address = has(Owner::Cinema).map(Server::address);
+    let cinema_address = has(Owner::Cinema).map(|cinema| cinema.address());
     let server = &has(Owner::Server).expect("a server").url;
     let events = load.check(server, cinema_address).await;
     new.into_iter().for_each(|(_, new)| new.stop());

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use gesta::projection_sqlite::SqliteTarget;
 use gesta::{EventStore, EventStoreExt};
 use gesta_client::HttpStore;
 use gesta_core::{Clock as _, SystemClock};
-use gesta_rig::{FakeClock, fresh_schema, shared};
+use gesta_rig::{Child, FakeClock, fresh_schema, shared};
 
-use crate::support::{Server, url_of};
-use crate::{Chains, append_many, clean_rows, in_schema, quick, rows_of, until};
+use crate::support::{Server, until, url_of};
+use crate::{Chains, append_many, clean_rows, in_schema, quick, rows_of};
 
 /// The store of the process that sees another time; it is one only if this is set.
 const STORE: &str = "GESTA_CLOCKS_STORE";
@@ -77,16 +77,16 @@ impl Process {
     ) -> Option<Self> {
         let clock = FakeClock::in_folder(folder, name).unwrap()?;
         let test = "clocks::the_process_that_sees_another_time";
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", test, "--nocapture"])
             .env(STORE, store)
             .env(TARGET, target)
             .env(SCHEMA, schema)
             .envs(clock.variables())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            .stdout(Stdio::piped());
+        let mut child = Child::spawn(&mut command).unwrap();
+        let lines = BufReader::new(child.take_output().unwrap()).lines();
         let said = Arc::new(Mutex::new((String::new(), 0)));
         let says = Arc::clone(&said);
         std::thread::spawn(move || {
@@ -114,18 +114,6 @@ impl Process {
             (ahead - hours * HOUR).abs() < NEARLY
         })
         .await;
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -179,7 +167,7 @@ async fn whatever_time_it_is<T: Target>(make: impl AsyncFn(&Path) -> (String, St
         })
         .await;
         let [mut owner, other] = both;
-        owner.kill();
+        owner.child.kill();
         append_many(&store, 20).await;
         is_whole(&store, &target).await;
         until("the other one owns it", async || other.is(Phase::Live)).await;

@@ -22,8 +22,8 @@ use gesta_kit::depth;
 use gesta_rig::{Cluster, FaultProxy, Replication, fresh_schema, shared};
 use tokio::time::sleep;
 
-use crate::support::{PATIENCE, Server, patient, succeed, url_of};
-use crate::{Chains, append, append_many, clean_rows, in_schema, quick, rows_of, until};
+use crate::support::{PATIENCE, Server, patient, succeed, until, url_of};
+use crate::{Chains, append, append_many, clean_rows, in_schema, quick, rows_of};
 
 /// Events before each fail-over that are kept, and that are lost; and at least so many after it, so that each position
 /// that was lost is given to another event.

@@ -123,14 +123,3 @@ pub(crate) async fn append_many(store: &dyn EventStore, count: usize) {
         append(store, number, || false).await.expect("appended");
     }
 }
-
-/// Waits until something is so.
-pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let waited = tokio::time::timeout(support::PATIENCE, waiting).await;
-    assert!(waited.is_ok(), "never: {what}");
-}

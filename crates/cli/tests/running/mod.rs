@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{self, PATIENCE, Server, wait_until};
+use crate::support::{self, PATIENCE, Server};
 
 pub(crate) struct Running(Server);
 
@@ -54,21 +54,13 @@ impl Running {
         self.0.logged("").join("\n")
     }
 
-    fn pid(&self) -> i32 {
-        i32::try_from(self.0.child.id()).unwrap()
-    }
-
     pub(crate) fn signal(&self, signal: Signal) {
-        support::signal(&self.0.child, signal);
+        self.0.signal(signal);
     }
 
     /// Waits for its end, and for the last of its log.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        wait_until("the server ends", || {
-            self.0.child.try_wait().unwrap().is_some()
-        });
-        wait_until("its log ends", || self.0.has_log_ended());
-        self.0.child.wait().unwrap()
+        self.0.wait()
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
@@ -132,7 +124,7 @@ impl Running {
     /// Memory that the process itself has taken and not given back. The program's own file, which is mapped too, is not
     /// counted: the system reads it again when it likes, and a build for tests is large.
     pub(crate) fn resident_bytes(&self) -> usize {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.pid())).unwrap();
         let kilobytes = status
             .lines()
             .find_map(|line| line.strip_prefix("RssAnon:"));
@@ -144,13 +136,13 @@ impl Running {
     pub(crate) fn open_files_max(&self) -> (u64, u64) {
         let (mut soft, mut hard) = (0, 0);
         let found = Some((&mut soft, &mut hard));
-        rlimit::prlimit(self.pid(), rlimit::Resource::NOFILE, None, found).unwrap();
+        rlimit::prlimit(self.0.pid(), rlimit::Resource::NOFILE, None, found).unwrap();
         (soft, hard)
     }
 
     /// Lets the process have so many files open, in all.
     pub(crate) fn allow_open_files(&self, count: u64) {
         let limits = Some((count, self.open_files_max().1));
-        rlimit::prlimit(self.pid(), rlimit::Resource::NOFILE, limits, None).unwrap();
+        rlimit::prlimit(self.0.pid(), rlimit::Resource::NOFILE, limits, None).unwrap();
     }
 }

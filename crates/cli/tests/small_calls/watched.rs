@@ -108,7 +108,7 @@ impl Watched {
     }
 
     fn status(&self, line: &str) -> Option<usize> {
-        let path = format!("/proc/{}/status", self.server.child.id());
+        let path = format!("/proc/{}/status", self.server.pid());
         let status = std::fs::read_to_string(path).ok()?;
         let found = status.lines().find_map(|it| it.strip_prefix(line))?;
         let kilobytes: usize = found.split_whitespace().next()?.parse().ok()?;
@@ -117,7 +117,7 @@ impl Watched {
 
     /// Resets the peak of what the server holds, and returns what it holds now; `None` where the system does not tell.
     fn reset_peak(&self) -> Option<usize> {
-        let path = format!("/proc/{}/clear_refs", self.server.child.id());
+        let path = format!("/proc/{}/clear_refs", self.server.pid());
         std::fs::write(path, "5").ok()?;
         self.status("VmRSS:")
     }
@@ -145,7 +145,7 @@ impl Watched {
         self.round().await;
         let peak = self.status("VmHWM:");
         let dead = || panic!("it died by {call}: {:?}", self.server.logged("panicked"));
-        if std::fs::exists(format!("/proc/{}/exe", self.server.child.id())).is_ok_and(|is| !is) {
+        if std::fs::exists(format!("/proc/{}/exe", self.server.pid())).is_ok_and(|is| !is) {
             dead();
         }
         Cost {

@@ -10,15 +10,16 @@
 pub(crate) mod cinema;
 pub(crate) mod registry;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpStream;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gesta_kit::depth;
+use gesta_rig::Listening;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -63,12 +64,16 @@ pub(crate) struct Limit {
 
 impl Limit {
     pub(crate) fn of(child: &Child) -> Self {
+        Self::of_process(i32::try_from(child.id()).unwrap())
+    }
+
+    pub(crate) fn of_process(pid: i32) -> Self {
         let (goes_on, dropped) = mpsc::channel::<()>();
-        let (child, longest) = (i32::try_from(child.id()).unwrap(), longest());
+        let longest = longest();
         std::thread::spawn(move || {
             if dropped.recv_timeout(longest) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("process {child} has not ended after {longest:?}, and is killed");
-                let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
+                eprintln!("process {pid} has not ended after {longest:?}, and is killed");
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         });
         Self { _goes_on: goes_on }
@@ -211,12 +216,13 @@ impl Tries {
 }
 
 /// Waits until something is so.
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+pub(crate) fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    gesta_rig::wait_until(&format!("never: {what}"), is_so).unwrap();
+}
+
+/// Waits until something is so.
+pub(crate) async fn until(what: &str, is_so: impl AsyncFnMut() -> bool) {
+    gesta_kit::support::until(what, PATIENCE, is_so).await;
 }
 
 /// Waits until commits wait for a synchronous standby that is away: sessions show the setting before another process of
@@ -243,12 +249,7 @@ pub(crate) fn get(address: &str, path: &str) -> String {
 }
 
 /// A running server.
-pub(crate) struct Server {
-    pub(crate) child: Child,
-    pub(crate) url: String,
-    /// Its log so far.
-    log: Arc<Mutex<Vec<String>>>,
-}
+pub(crate) struct Server(Listening);
 
 impl Server {
     pub(crate) fn start(store: &str) -> Self {
@@ -283,76 +284,32 @@ impl Server {
 
     /// By this command. If it ends instead of serving, what it has said is returned.
     pub(crate) fn try_spawn(command: &mut Command) -> Result<Self, Vec<String>> {
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let (told, url) = mpsc::channel();
-        let said = Arc::clone(&log);
-        // Whoever writes to a closed pipe dies: keep reading.
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                match line.split_once("listening on ") {
-                    // Nobody waits for a second one.
-                    Some((_, url)) => {
-                        // A log of JSON goes on after it.
-                        let url = url.split('"').next().unwrap_or_default();
-                        drop(told.send(url.trim().to_owned()));
-                    }
-                    None => said.lock().unwrap().push(line),
-                }
-            }
-        });
-        let mut server = Self {
-            child,
-            url: String::new(),
-            log,
-        };
-        match url.recv_timeout(PATIENCE) {
-            Ok(url) => server.url = url,
-            Err(RecvTimeoutError::Timeout) => panic!("never listens: {:?}", server.logged("")),
-            Err(RecvTimeoutError::Disconnected) => return Err(server.logged("")),
-        }
-        Ok(server)
-    }
-
-    /// The lines of its log that contain this text.
-    pub(crate) fn logged(&self, text: &str) -> Vec<String> {
-        let log = self.log.lock().unwrap();
-        let found = log.iter().filter(|line| line.contains(text));
-        found.cloned().collect()
-    }
-
-    /// Whether all that it has said was read, as once it has ended.
-    pub(crate) fn has_log_ended(&self) -> bool {
-        Arc::strong_count(&self.log) == 1
-    }
-
-    /// Host and port.
-    pub(crate) fn address(&self) -> &str {
-        self.url.strip_prefix("http://").unwrap()
+        Listening::start(command).map(Self)
     }
 
     pub(crate) fn stop(self) {
-        self.stop_by(Signal::SIGTERM);
+        self.0.stop();
     }
 
-    pub(crate) fn stop_by(mut self, by: Signal) {
-        signal(&self.child, by);
-        wait_until("the server ends", || {
-            self.child.try_wait().unwrap().is_some()
-        });
-        assert!(self.child.wait().unwrap().success());
+    pub(crate) fn stop_by(self, by: Signal) {
+        self.0.stop_by(by);
     }
 
     pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        self.0.kill();
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Deref for Server {
+    type Target = Listening;
+
+    fn deref(&self) -> &Listening {
+        &self.0
+    }
+}
+
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut Listening {
+        &mut self.0
     }
 }

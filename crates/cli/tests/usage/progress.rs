@@ -267,11 +267,7 @@ fn a_store_in_use_is_told_once() {
         assert_eq!(code(&refused), 5, "{refused:?}");
         let text = stderr(&refused);
         assert_eq!(text.lines().count(), 1, "{text}");
-        let holder = format!(
-            "{} is open in process {}",
-            path.display(),
-            server.child.id()
-        );
+        let holder = format!("{} is open in process {}", path.display(), server.pid());
         assert!(text.contains(&holder) && text.contains(advice), "{text}");
         assert!(!text.contains("http://"), "{text}");
         assert_eq!(text.matches("is open in").count(), 1, "{text}");

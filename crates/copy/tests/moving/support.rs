@@ -11,7 +11,6 @@ use gesta_core::{
     ExpectedRevision, RecordedEvent, Result, StreamId, Tag, Tags,
 };
 use gesta_rig::{fresh_schema, shared};
-use tokio_postgres::NoTls;
 
 /// No test waits longer for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -149,8 +148,7 @@ pub(crate) async fn move_until(from: &str, to: &str, done: impl Fn(&MoveStep) ->
 
 /// A plain session in the database of a store, as superuser, that calls itself so.
 pub(crate) async fn session(url: &str, program: &str) -> tokio_postgres::Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
-    tokio::spawn(connection);
+    let client = gesta_rig::connect(url).await.unwrap();
     let set = format!("SET search_path TO gesta; SET application_name TO '{program}'");
     client.batch_execute(&set).await.unwrap();
     client

@@ -6,9 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use gesta_core::peers::{PeerAnswer, Peers, Unanswered, UnansweredReason};
-use gesta_core::{Clock, DeleteKind, DeleteStream, ExpectedRevision, OwnerStore, Timestamp};
+use gesta_core::{DeleteKind, DeleteStream, ExpectedRevision, OwnerStore};
 use gesta_entity::{Builder, Config, Entities, Error, Request, Snapshots};
 use gesta_kit::faulty::{Fault, World};
+use gesta_kit::support::OffsetClock;
 
 use crate::others::{Others, Pair, call_of, pair, pair_of, start, stream};
 use crate::support::{Account, Command, account_type, config};
@@ -349,15 +350,6 @@ fn comes_back_after(view: &Others, pause: Duration) {
     });
 }
 
-/// A clock that differs from that of others.
-struct Shifted(Arc<dyn Clock>, i64);
-
-impl Clock for Shifted {
-    fn now(&self) -> Timestamp {
-        Timestamp(self.0.now().as_micros() + self.1)
-    }
-}
-
 /// What happened: a node whose clock was ten minutes ahead took a key that another node had made just now for an old
 /// one, and carried the command out again. Clocks take no part in it any more.
 #[tokio::test(start_paused = true)]
@@ -368,9 +360,11 @@ async fn clocks_that_differ_double_nothing() {
             let world = World::new(1);
             let node = |shift, view: &Arc<Others>| -> Entities<Account> {
                 let accounts = account_type().snapshots(Snapshots::json(1).every(every));
+                let clock = OffsetClock::of(world.clock());
+                clock.set(shift);
                 Builder::new()
                     .config(config())
-                    .clock(Arc::new(Shifted(world.clock(), shift)))
+                    .clock(Arc::new(clock))
                     .peers(Arc::clone(view) as Arc<dyn Peers>)
                     .start(
                         world.store().share() as Arc<dyn OwnerStore>,

@@ -8,7 +8,7 @@ use gesta_memory::MemoryStore;
 use gesta_rig::{fresh_schema, shared};
 use serde_json::Value;
 use std::time::Duration;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::Client;
 
 /// A database that holds the journal of a test.
 pub(crate) struct Journal {
@@ -21,7 +21,7 @@ impl Journal {
     pub(crate) async fn with(tables: &str) -> Option<Self> {
         let url = shared()?.create_database(&fresh_schema()).unwrap();
         let url = format!("{url}?sslmode=disable");
-        let client = connect(&url).await;
+        let client = gesta_rig::connect(&url).await.unwrap();
         client.batch_execute(tables).await.unwrap();
         Some(Self { url, client })
     }
@@ -34,18 +34,12 @@ impl Journal {
 
     /// A second session, which can hold a transaction open.
     pub(crate) async fn session(&self) -> Client {
-        connect(&self.url).await
+        gesta_rig::connect(&self.url).await.unwrap()
     }
 
     pub(crate) fn options(&self, kind: Kind) -> Options {
         quick(Options::new(kind, &self.url).unwrap())
     }
-}
-
-async fn connect(url: &str) -> Client {
-    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
-    tokio::spawn(async move { drop(connection.await) });
-    client
 }
 
 /// Options with short waits for what these tests never wait for.

@@ -59,10 +59,7 @@ pub(crate) fn schema_of(url: &str) -> &str {
 /// A plain connection to the store's schema, as superuser.
 pub(crate) async fn direct(url: &str) -> tokio_postgres::Client {
     let (server, schema) = url.split_once("?schema=").expect("has a schema");
-    let (client, connection) = tokio_postgres::connect(server, tokio_postgres::NoTls)
-        .await
-        .expect("connects");
-    tokio::spawn(connection);
+    let client = gesta_rig::connect(server).await.expect("connects");
     client
         .batch_execute(&format!("SET search_path = {schema}"))
         .await

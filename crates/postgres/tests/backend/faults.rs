@@ -7,6 +7,7 @@ use futures::future::join_all;
 use gesta_core::backend::{Backend, BatchOutcome, LoadRequest, LogWriter, Purpose};
 use gesta_core::{ErrorKind, EventStore, StreamId};
 use gesta_kit::depth;
+use gesta_kit::support::OffsetClock;
 use gesta_postgres::PostgresBackend;
 use gesta_rig::{FaultProxy, LoseReply, Server, ServerConfig, shared};
 use gesta_store::Store;
@@ -505,17 +506,6 @@ async fn a_miss_leaves_the_writer_as_good_as_new() {
     assert!(is_committed(&next));
 }
 
-/// The streams of a store whose clock an hour hand may turn.
-#[derive(Debug, Default)]
-struct Turned(std::sync::atomic::AtomicI64);
-
-impl gesta_core::Clock for Turned {
-    fn now(&self) -> gesta_core::Timestamp {
-        let turned = self.0.load(std::sync::atomic::Ordering::Relaxed);
-        gesta_core::Timestamp(gesta_core::SystemClock.now().0 + turned)
-    }
-}
-
 fn one_event(stream: &str) -> gesta_core::Append {
     let event = gesta_core::EventType::new("T").expect("valid");
     gesta_core::Append::to(
@@ -525,10 +515,10 @@ fn one_event(stream: &str) -> gesta_core::Append {
     )
 }
 
-async fn store_on(url: &str, clock: &Arc<Turned>, policy: gesta_append::ClockPolicy) -> Arc<Store> {
+async fn store_on(url: &str, clock: &OffsetClock, policy: gesta_append::ClockPolicy) -> Arc<Store> {
     let mut config = gesta_store::Config::default();
     config.append.clock = policy;
-    let clock = Arc::clone(clock) as Arc<dyn gesta_core::Clock>;
+    let clock = Arc::new(clock.clone());
     Store::open(Arc::new(open(url).await), config, clock).expect("opens")
 }
 
@@ -541,8 +531,7 @@ async fn a_clock_that_is_ahead_of_the_databases_is_refused_unless_accepted() {
     const HOUR: i64 = 3_600_000_000;
     let Some(server) = shared() else { return };
     let url = store_url(server);
-    let clock = Arc::new(Turned::default());
-    let turn = |to| clock.0.store(to, std::sync::atomic::Ordering::Relaxed);
+    let clock = OffsetClock::default();
     let created = async |store: &Store| -> i64 {
         let last = gesta_core::ReadStream::backwards(StreamId::new("s").expect("valid"));
         let page = store.read_stream(last).await.expect("reads");
@@ -553,7 +542,7 @@ async fn a_clock_that_is_ahead_of_the_databases_is_refused_unless_accepted() {
         .append(one_event("s"))
         .await
         .expect("both clocks agree");
-    turn(HOUR);
+    clock.set(HOUR);
     let refused = store.append(one_event("s")).await.expect_err("ahead");
     assert!(
         matches!(refused.kind(), ErrorKind::Unavailable(_)),
@@ -566,12 +555,12 @@ async fn a_clock_that_is_ahead_of_the_databases_is_refused_unless_accepted() {
     );
     assert!(text.contains("append.clock"), "{text}");
     store.ready().await.expect_err("appends cannot succeed");
-    turn(-HOUR);
+    clock.set(-HOUR);
     store
         .append(one_event("s"))
         .await
         .expect("a slow clock harms nobody");
-    turn(0);
+    clock.set(0);
     store.ready().await.expect("right again");
     store.append(one_event("s")).await.expect("right again");
     assert_eq!(
@@ -580,12 +569,12 @@ async fn a_clock_that_is_ahead_of_the_databases_is_refused_unless_accepted() {
     );
     store.shutdown().await.expect("ends");
 
-    turn(HOUR);
+    clock.set(HOUR);
     let store = store_on(&url, &clock, ClockPolicy::Accepted).await;
     store.append(one_event("s")).await.expect("accepted");
     store.shutdown().await.expect("ends");
 
-    turn(0);
+    clock.set(0);
     let store = store_on(&url, &clock, ClockPolicy::Checked).await;
     store
         .append(one_event("s"))

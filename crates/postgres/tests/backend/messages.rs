@@ -12,6 +12,7 @@ use gesta_core::{
     SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage, SystemClock,
 };
 use gesta_kit::depth;
+use gesta_kit::support::until;
 use gesta_postgres::{PostgresBackend, schema};
 use gesta_rig::{FaultProxy, Server, shared};
 use gesta_store::Store;
@@ -177,13 +178,8 @@ async fn closing_does_not_wait_for_a_dead_connection() {
 
 /// Waits until the server has refused more messages than so many.
 async fn until_refused_after(server: &Server, before: usize) {
-    let refused = async {
-        while server.log().matches(REFUSED).count() <= before {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let refused = tokio::time::timeout(PATIENCE, refused).await;
-    refused.expect("is refused");
+    let is_refused = async || server.log().matches(REFUSED).count() > before;
+    until("it is refused", PATIENCE, is_refused).await;
 }
 
 /// What happened: messages were forgotten before their statement was sent. If it failed they reached nobody, and only

@@ -32,10 +32,7 @@ async fn is_encrypted(backend: PostgresBackend, server: &Server) -> Option<bool>
     let used = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
                 WHERE application_name = 'gesta' AND state IS NOT NULL";
     let url = server.url() + "?sslmode=disable";
-    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
-        .await
-        .expect("connects");
-    tokio::spawn(connection);
+    let client = gesta_rig::connect(&url).await.expect("connects");
     let found = client.query_one(used, &[]).await.expect("reads").get(0);
     backend.close().await;
     let end =

@@ -21,9 +21,7 @@ async fn said(urls: &[String]) -> String {
 async fn execute(url: &str, sql: &str) {
     let (base, schema) = url.split_once("?schema=").expect("has one");
     let schema = schema.split('&').next().expect("one");
-    let connected = tokio_postgres::connect(base, tokio_postgres::NoTls).await;
-    let (client, connection) = connected.expect("connects");
-    tokio::spawn(connection);
+    let client = gesta_rig::connect(base).await.expect("connects");
     let sql = format!("SET search_path = {schema}; {sql}");
     client.batch_execute(&sql).await.expect("done");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gesta_rig::{fresh_schema, shared};
-use tokio_postgres::{Client, IsolationLevel, NoTls, SimpleQueryMessage};
+use tokio_postgres::{Client, IsolationLevel, SimpleQueryMessage};
 
 use crate::flavour::{Limits, Target, target};
 
@@ -31,10 +31,7 @@ pub(crate) const INSERT_JOURNAL: &str = "INSERT INTO journal_v1 (position, amoun
 
 /// Connects as somebody else than the target, to a schema.
 pub(crate) async fn connect(url: &str, schema: &str) -> Client {
-    let (client, driver) = tokio_postgres::connect(url, NoTls)
-        .await
-        .expect("connected");
-    tokio::spawn(driver);
+    let client = gesta_rig::connect(url).await.expect("connected");
     let set = format!("SET search_path = \"{schema}\"");
     client.batch_execute(&set).await.expect("set");
     client

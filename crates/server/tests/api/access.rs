@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use gesta_access::{Accounts, Config as AccessConfig, Mode, NewToken, Scope};
 use gesta_core::{Clock, EventStore, SystemClock};
+use gesta_kit::support::OffsetClock;
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
 use tokio::task::JoinSet;
@@ -22,7 +23,7 @@ mod rows;
 pub(crate) mod world;
 
 use self::rows::{EVENT, OF_TEAM, rows};
-use self::world::{Ahead, World, access_config, add, basic};
+use self::world::{World, access_config, add, basic};
 
 /// Goal: done-when 7 of the security plan, for HTTP: each kind of caller, each call.
 #[tokio::test]
@@ -196,8 +197,10 @@ async fn tokens_expire() {
     };
     let text = world.accounts.create_token(token).await.expect("made");
     let header = format!("Bearer {text}");
+    let clock = OffsetClock::default();
+    clock.set(3_601_000_000);
     let late = AccessConfig {
-        clock: Arc::new(Ahead(Duration::from_secs(3_601))),
+        clock: Arc::new(clock),
         ..access_config()
     };
     let late = World::over(

@@ -1,7 +1,6 @@
 //! Tests who may make which call, and what takes rights away.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -17,6 +16,7 @@ use gesta_grpc::messages::groups::{
     GetInfoReq, GetInfoResp, ListReq, ListResp, get_info_req, list_req,
 };
 use gesta_grpc::messages::shared::Empty;
+use gesta_kit::support::OffsetClock;
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Registry};
 
@@ -41,25 +41,15 @@ pub(crate) fn basic(name: &str) -> String {
     format!("Basic {}", STANDARD.encode(login))
 }
 
-/// A clock that shows the time of the system plus some microseconds.
-#[derive(Clone, Default)]
-pub(crate) struct Later(Arc<AtomicI64>);
-
-impl Clock for Later {
-    fn now(&self) -> Timestamp {
-        Timestamp(SystemClock.now().0 + self.0.load(Ordering::Relaxed))
-    }
-}
-
 pub(crate) async fn world() -> World {
-    world_at(Later::default()).await
+    world_at(OffsetClock::default()).await
 }
 
-async fn world_at(clock: Later) -> World {
+async fn world_at(clock: OffsetClock) -> World {
     world_over(Arc::new(MemoryStore::new()), clock).await
 }
 
-pub(crate) async fn world_over(store: Arc<dyn EventStore>, clock: Later) -> World {
+pub(crate) async fn world_over(store: Arc<dyn EventStore>, clock: OffsetClock) -> World {
     let accounts = Accounts::of(Arc::clone(&store));
     for (name, groups) in [
         ("root", &["$admins"][..]),
@@ -272,7 +262,7 @@ async fn rights_that_are_taken_away_end_what_runs() {
 #[tokio::test]
 async fn a_token_that_expires_ends_what_runs() {
     const HOUR: i64 = 3_600_000_000;
-    let clock = Later::default();
+    let clock = OffsetClock::default();
     let world = world_at(clock.clone()).await;
     world.seed("team").await;
     let stream = StreamId::new("team").expect("valid");
@@ -300,7 +290,7 @@ async fn a_token_that_expires_ends_what_runs() {
             open.next().await.expect("a message");
         }
     }
-    clock.0.store(HOUR, Ordering::Relaxed);
+    clock.set(HOUR);
     for open in [subscribed, consumer] {
         let ended = open.end().await;
         assert_eq!(ended.code, 16, "{}", ended.message());

@@ -12,12 +12,13 @@ use gesta_core::{
 use gesta_groups::Source;
 use gesta_grpc::messages::groups::{DeleteReq, delete_req};
 use gesta_grpc::messages::shared::Empty;
+use gesta_kit::support::OffsetClock;
 use gesta_kit::{Outer, Wrapper};
 use gesta_memory::MemoryStore;
 use gesta_server::Config;
 
 use crate::access::rows::{batch, read, status};
-use crate::access::{Later, basic, world, world_over};
+use crate::access::{basic, world, world_over};
 use crate::client::Client;
 use crate::connection::soon;
 use crate::logged::Logged;
@@ -113,7 +114,7 @@ async fn calls_that_fail_because_the_store_is_away_are_told_once() {
 async fn why_a_call_fails_is_told_to_the_log() {
     let (logged, _guard) = Logged::begin();
     let store = Arc::new(Outer(Away::default()));
-    let world = world_over(store.clone(), Later::default()).await;
+    let world = world_over(store.clone(), OffsetClock::default()).await;
     let event = || EventData::json(EventType::new("T").expect("valid"), "1");
     let events: Vec<_> = (0..1_500).map(|_| event()).collect();
     let seeded = store.append_to("cart-1", ExpectedRevision::Any, events);
@@ -174,7 +175,7 @@ async fn operations_are_in_the_audit_log() {
 async fn a_change_of_a_group_whose_caller_leaves_is_told() {
     let (logged, _guard) = Logged::begin();
     let store = Arc::new(Outer(Away::default()));
-    let world = world_over(store.clone(), Later::default()).await;
+    let world = world_over(store.clone(), OffsetClock::default()).await;
     world
         .group(Source::Stream(StreamId::new("open").expect("valid")))
         .await;

@@ -7,7 +7,6 @@
 mod judge;
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -267,7 +266,7 @@ impl History {
             11 => {
                 let error = i64::try_from(self.random.below(6_000_000)).unwrap() - ERROR;
                 let clock = &self.nodes[which].process.clock;
-                clock.error.store(error, Ordering::Relaxed);
+                clock.set(error);
                 // Nothing is late by more than the error of the clock.
             }
             12 if self.kind.has_trouble => self.stand_still(which),

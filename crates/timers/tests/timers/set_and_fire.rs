@@ -265,10 +265,10 @@ async fn a_clock_that_is_set_back_delays_no_attempt() {
     let attempts = Arc::new(AtomicU32::new(0));
     let noted = {
         let (fired, attempts, clock) = (fired.clone(), Arc::clone(&attempts), world.clock());
-        let wrong = Arc::clone(&process.clock);
+        let wrong = process.clock.clone();
         move |timer| {
             fired.note(timer, clock.now());
-            wrong.error.store(-1_000_000_000_000, Ordering::Relaxed);
+            wrong.set(-1_000_000_000_000);
             let is_first = attempts.fetch_add(1, Ordering::Relaxed) == 0;
             async move {
                 match is_first {

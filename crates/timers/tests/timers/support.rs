@@ -1,6 +1,6 @@
 //! A process with timers on a store whose faults a test chooses, and what it has fired.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,24 +10,12 @@ use gesta_core::{
     ReadStream, Result, StreamId, StreamPage, Timestamp,
 };
 use gesta_kit::faulty::{FaultyStore, World};
+use gesta_kit::support::OffsetClock;
 use gesta_kit::{Outer, Wrapper};
 use gesta_timers::{Config, RunningTimers, Timer, Timers};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
 
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
-
-/// A clock that is wrong by as much as a test says.
-pub(crate) struct WrongClock {
-    right: Arc<dyn Clock>,
-    pub(crate) error: AtomicI64,
-}
-
-impl Clock for WrongClock {
-    fn now(&self) -> Timestamp {
-        Timestamp(self.right.now().0 + self.error.load(Ordering::Relaxed))
-    }
-}
 
 /// What has fired, and when.
 #[derive(Clone, Default)]
@@ -133,22 +121,20 @@ pub(crate) struct Process {
     pub(crate) store: FaultyStore,
     /// What its timers use the store through.
     pub(crate) gate: Arc<Outer<Gate>>,
-    pub(crate) clock: Arc<WrongClock>,
+    /// Wrong by as much as a test says.
+    pub(crate) clock: OffsetClock,
     pub(crate) timers: Timers,
 }
 
 impl Process {
     pub(crate) fn new(world: &Arc<World>, config: Config) -> Self {
         let store = world.store();
-        let clock = Arc::new(WrongClock {
-            right: world.clock(),
-            error: AtomicI64::new(0),
-        });
+        let clock = OffsetClock::of(world.clock());
         let gate = Gate::new(store.share());
         let shared: Arc<dyn EventStore> = gate.clone();
         let timers = Timers::on(&shared, "orders").unwrap().config(config);
         Self {
-            timers: timers.clock(Arc::clone(&clock) as Arc<dyn Clock>),
+            timers: timers.clock(Arc::new(clock.clone())),
             gate,
             store,
             clock,
@@ -171,12 +157,7 @@ pub(crate) fn after(world: &World, time: Duration) -> Timestamp {
 }
 
 pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let waited = async {
-        while !is_so() {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    assert!(timeout(60 * MINUTE, waited).await.is_ok(), "{what}");
+    gesta_kit::support::until(what, 60 * MINUTE, async || is_so()).await;
 }
 
 pub(crate) async fn count_of(world: &Arc<World>, stream: &str) -> usize {

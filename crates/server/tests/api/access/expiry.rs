@@ -1,16 +1,17 @@
 //! Tests tokens that expire while calls with them run.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use gesta_access::{Accounts, Config as AccessConfig, NewToken, Scope};
 use gesta_core::{Clock, EventStore, SystemClock, Timestamp};
+use gesta_kit::support::OffsetClock;
 use gesta_memory::MemoryStore;
 
-use super::world::{Moved, World, access_config, add};
+use super::world::{World, access_config, add};
 use crate::client::{config, soon};
 
-const HOUR: Duration = Duration::from_secs(3_600);
+/// In microseconds.
+const HOUR: i64 = 3_600_000_000;
 
 fn token_of_mate(expires: Option<Timestamp>) -> NewToken {
     NewToken {
@@ -30,7 +31,7 @@ async fn what_runs_ends_when_its_token_expires() {
     let accounts = Accounts::of(Arc::clone(&store));
     add(&accounts, "root", &["$admins"]).await;
     add(&accounts, "mate", &["$admins"]).await;
-    let clock = Moved::default();
+    let clock = OffsetClock::default();
     let of = AccessConfig {
         clock: Arc::new(clock.clone()),
         ..access_config()
@@ -40,7 +41,7 @@ async fn what_runs_ends_when_its_token_expires() {
     world.group("plan", "g").await;
     world.group("$all", "g").await;
 
-    let in_an_hour = SystemClock.now().0 + 3_600_000_000;
+    let in_an_hour = SystemClock.now().0 + HOUR;
     let short = token_of_mate(Some(Timestamp(in_an_hour)));
     let short = world.authorized_by(short).await;
     let long = world.authorized_by(token_of_mate(None)).await;
@@ -58,7 +59,7 @@ async fn what_runs_ends_when_its_token_expires() {
     let mut other = world.say("GET", "/streams/plan/subscribe", &long, "").await;
     other.until("event: caught_up").await;
 
-    clock.forward(2 * HOUR);
+    clock.set(2 * HOUR);
     for (target, raw) in running {
         let text = soon(raw.rest()).await;
         assert!(

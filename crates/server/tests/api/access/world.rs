@@ -1,48 +1,20 @@
 //! Starts a server over a store with accounts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use gesta_access::{Access, Accounts, AddUser, Config as AccessConfig, FirstUser, NewToken, Scope};
 use gesta_core::{
-    Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter,
-    SetStreamMetadata, StreamId, StreamMetadata, SystemClock,
+    EventData, EventStore, EventStoreExt, EventType, ExpectedRevision, Filter, SetStreamMetadata,
+    StreamId, StreamMetadata,
 };
 use gesta_groups::{Create, GroupId, Settings, Source};
 use gesta_memory::MemoryStore;
 use gesta_server::{Config, Registry};
 
 use crate::client::{Raw, Server, config, soon};
-
-/// A clock that is some time ahead.
-pub(crate) struct Ahead(pub(crate) Duration);
-
-impl Clock for Ahead {
-    fn now(&self) -> gesta_core::Timestamp {
-        let ahead = i64::try_from(self.0.as_micros()).expect("short");
-        gesta_core::Timestamp(SystemClock.now().0 + ahead)
-    }
-}
-
-/// A clock that a test moves.
-#[derive(Clone, Default)]
-pub(crate) struct Moved(Arc<AtomicI64>);
-
-impl Moved {
-    pub(crate) fn forward(&self, by: Duration) {
-        let by = i64::try_from(by.as_micros()).expect("short");
-        self.0.fetch_add(by, Ordering::SeqCst);
-    }
-}
-
-impl Clock for Moved {
-    fn now(&self) -> gesta_core::Timestamp {
-        gesta_core::Timestamp(SystemClock.now().0 + self.0.load(Ordering::SeqCst))
-    }
-}
 
 pub(crate) struct World {
     pub(crate) server: Server,
