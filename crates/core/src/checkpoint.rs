@@ -23,6 +23,14 @@ const KIND_LOGS: u8 = 0;
 const KIND_ANY_STREAM: u8 = 1;
 const KIND_STREAM: u8 = 2;
 
+/// A subscription to all events tells its place in a log at each multiple of this number of positions while the
+/// subscriber catches up: with the event that stands there, or with a checkpoint if no event there passes its filter.
+///
+/// These places depend on no event, so a guard that leaves events out can tell its caller of them and of no others.
+pub const CHECKPOINT_POSITIONS_CATCHING_UP: u64 = 1_000;
+/// The same number while the subscriber is live: a multiple of the one for catching up.
+pub const CHECKPOINT_POSITIONS_LIVE: u64 = 10_000;
+
 /// Place up to which a consumer has finished.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -214,6 +222,18 @@ pub fn reading_order(at: &[Position]) -> impl DoubleEndedIterator<Item = usize> 
     let logs = at.len();
     let first = usize::try_from(mixed >> 33).unwrap_or(0) % logs.max(1);
     (0..logs).map(move |n| (first + n) % logs)
+}
+
+/// Returns the first position after `position` that is a multiple of `count`.
+///
+/// ```
+/// # use gesta_core::{Position, next_multiple};
+/// assert_eq!(next_multiple(Position(999), 1_000), Position(1_000));
+/// assert_eq!(next_multiple(Position(1_000), 1_000), Position(2_000));
+/// ```
+#[must_use]
+pub fn next_multiple(position: Position, count: u64) -> Position {
+    Position((position.0 / count + 1).saturating_mul(count))
 }
 
 /// Returns the number that tells a stream from others in a checkpoint: 63 bits of FNV-1a of its name, so that a varint

@@ -46,7 +46,10 @@ mod way_point;
 
 pub use attempt::{Attempt, KnownEnd};
 pub use back_off::BackOff;
-pub use checkpoint::{Checkpoint, Place, reading_order};
+pub use checkpoint::{
+    CHECKPOINT_POSITIONS_CATCHING_UP, CHECKPOINT_POSITIONS_LIVE, Checkpoint, Place, next_multiple,
+    reading_order,
+};
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{ContentType, EVENT_OVERHEAD_BYTES, EventData, RecordedEvent, Tags};

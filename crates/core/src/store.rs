@@ -28,8 +28,9 @@ pub enum SubscriptionMessage {
         /// Checkpoint right after the event.
         checkpoint: Checkpoint,
     },
-    /// The subscription has looked at everything up to this place. It delivers this message when a filter has skipped
-    /// much.
+    /// The subscription has looked at everything up to this place. A subscription to all events delivers this message
+    /// at each 1,000th position of a log, or at each 10,000th while it is live, if no event there passes its filter. It
+    /// may deliver it at other places too.
     Checkpoint(Checkpoint),
     /// The subscriber has seen all that was stored up to this place; what follows is live. The message comes again when
     /// the subscriber had to catch up again.

@@ -8,20 +8,18 @@ use std::sync::Arc;
 
 use futures::stream::{self, StreamExt};
 use gesta_core::{
-    Checkpoint, ErrorKind, Filter, Position, Result, Revision, SharedEvent, StreamId, Subscribe,
-    SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
+    CHECKPOINT_POSITIONS_CATCHING_UP, Checkpoint, ErrorKind, Filter, Position, Result, Revision,
+    SharedEvent, StreamId, Subscribe, SubscribeFrom, SubscribeTo, Subscription,
+    SubscriptionMessage,
 };
 use tokio::sync::watch;
 
 use crate::shared::Inner;
 use crate::state::State;
 
-/// Largest number of events of one log that are looked at before they are handed over.
+/// Largest number of events of one log that are looked at before those of the next one, whether they pass the filter or
+/// not.
 const LOOK_MAX: usize = 1_000;
-/// Number of positions that a filter may skip before a checkpoint is sent, while the subscriber catches up.
-const SKIPPED_CATCHING_UP_MAX: u64 = 1_000;
-/// Number of positions that a filter may skip before a checkpoint is sent, while the subscriber is live.
-const SKIPPED_LIVE_MAX: u64 = 10_000;
 
 /// What a subscriber reads, and how far it is.
 enum Cursor {
@@ -37,8 +35,6 @@ struct Subscriber {
     cursor: Cursor,
     ready: VecDeque<SubscriptionMessage>,
     live: bool,
-    /// Number of positions skipped since the last message.
-    skipped: u64,
     ended: bool,
 }
 
@@ -55,7 +51,6 @@ pub(crate) fn subscribe(store: &Arc<Inner>, request: Subscribe) -> Result<Subscr
         cursor,
         ready: VecDeque::new(),
         live: false,
-        skipped: 0,
         ended: false,
     };
     let messages = stream::unfold(reader, |mut reader| async {
@@ -136,7 +131,6 @@ impl Subscriber {
         if at_head && !self.live {
             self.ready
                 .push_back(SubscriptionMessage::CaughtUp(self.checkpoint()));
-            self.skipped = 0;
         } else if !at_head && self.live {
             self.ready
                 .push_front(SubscriptionMessage::FellBehind(before));
@@ -156,7 +150,8 @@ impl Subscriber {
         matches!(&self.cursor, Cursor::All(_, at) if *at == state.heads())
     }
 
-    /// Moves past one event, and sends the event if it passes the filter.
+    /// Moves past one event, and sends the event if it passes the filter. Checkpoints come as often while the
+    /// subscriber is live as while it catches up, which is more often than is promised.
     fn pass(&mut self, log: usize, event: &SharedEvent) {
         let Cursor::All(filter, at) = &mut self.cursor else {
             return;
@@ -164,16 +159,11 @@ impl Subscriber {
         at[log] = event.position;
         if filter.matches(event) {
             self.send(event);
-            return;
-        }
-        self.skipped += 1;
-        let skipped_max = if self.live {
-            SKIPPED_LIVE_MAX
-        } else {
-            SKIPPED_CATCHING_UP_MAX
-        };
-        if self.skipped >= skipped_max {
-            self.skipped = 0;
+        } else if event
+            .position
+            .0
+            .is_multiple_of(CHECKPOINT_POSITIONS_CATCHING_UP)
+        {
             self.ready
                 .push_back(SubscriptionMessage::Checkpoint(self.checkpoint()));
         }
@@ -202,7 +192,6 @@ impl Subscriber {
     }
 
     fn send(&mut self, event: &SharedEvent) {
-        self.skipped = 0;
         self.ready.push_back(SubscriptionMessage::Event {
             event: Arc::clone(event),
             checkpoint: self.checkpoint(),

@@ -3,33 +3,43 @@
 //! Invariants: at most one chunk of events is held, and `positions` says for each log up to where everything was
 //! *handed over* (or skipped by the filter), so any checkpoint is right. The wake-up is armed before looking, so none
 //! is missed.
+//!
+//! A turn ends at a position that depends on the filter and on where the turn begins, or at the end of the log. Neither
+//! a page nor a chunk ends a turn, because where these end depends on how many events match and how large they are. A
+//! server gives the events of a subscription to callers who may not see all of them: the order in which logs take turns
+//! must tell them nothing of the others. For the same reason checkpoints between events come at multiples of a number
+//! of positions, and the message that the subscriber has caught up comes where that is due. The guard of such callers
+//! (`crates/access/src/guard/subscription.rs`) relies on all three. Those who see everything read no slower for it: a
+//! turn passes at least as many positions as the longest read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use gesta_core::backend::{History, LogEnd, Purpose};
 use gesta_core::{
-    Checkpoint, ErrorKind, Filter, Position, Result, SharedEvent, SubscribeFrom, Subscription,
-    SubscriptionMessage,
+    CHECKPOINT_POSITIONS_CATCHING_UP, CHECKPOINT_POSITIONS_LIVE, Checkpoint, ErrorKind, Filter,
+    Position, Result, SharedEvent, SubscribeFrom, Subscription, SubscriptionMessage, next_multiple,
 };
 use tokio::sync::watch;
 
 use crate::matcher::Matcher;
-use crate::pages::CatchUp;
+use crate::pages::{CatchUp, PAGE_EVENTS_MAX};
 use crate::ring::Taken;
 use crate::{Membership, Shared, Subscriber, subscription};
 
-/// Number of positions that a filter may skip before a checkpoint is sent, while the subscriber catches up.
-const SKIPPED_CATCHING_UP_MAX: u64 = 1_000;
-/// Number of positions that a filter may skip before a checkpoint is sent, while the subscriber is live.
-const SKIPPED_LIVE_MAX: u64 = 10_000;
+/// Number of positions of a turn without a filter, and of any turn while the subscriber is live. It is a multiple of
+/// the size of every page of all events, so that a turn cuts none of those that subscribers share.
+const TURN_POSITIONS: u64 = PAGE_EVENTS_MAX;
+/// Largest number of positions of a turn while the subscriber catches up with a filter. It bounds the turns of filters
+/// for which one read may pass any number of positions. Such a read is small beside the thousand checkpoints of a turn.
+const TURN_POSITIONS_MAX: u64 = 1_000_000;
 
 /// The part of a subscriber's state that belongs to one log.
 struct Cursor {
     generation: u64,
     /// End of the log when the subscriber began, or when its position was last found to lie before the ring.
     target: Position,
-    /// Position in the last checkpoint that a message carried.
+    /// Position of the log in the last message that told of it.
     told: Position,
 }
 
@@ -56,6 +66,10 @@ struct AllSubscriber {
     chunk: Chunk,
     /// Index of the log whose turn it is.
     turn: usize,
+    /// Position of that log at which its turn ends.
+    turn_end: Position,
+    /// Number of positions of a turn while the subscriber catches up.
+    turn_positions: u64,
     /// True until the message that the subscriber has caught up is sent.
     catching_up: bool,
     /// True until the message that the subscriber has fallen behind is sent.
@@ -113,7 +127,7 @@ async fn begin(
     let Some(cursors) = cursors else {
         return Ok(None);
     };
-    Ok(Some(AllSubscriber {
+    let mut subscriber = AllSubscriber {
         history,
         matcher: Matcher::new(filter),
         filter: filter.clone(),
@@ -122,13 +136,21 @@ async fn begin(
         cursors,
         chunk: Chunk::default(),
         turn: 0,
+        turn_end: Position::START,
+        turn_positions: match filter.is_all() {
+            true => TURN_POSITIONS,
+            // As many as one read passes if it finds little.
+            false => filter.scan_max().min(TURN_POSITIONS_MAX),
+        },
         catching_up: true,
         falling_behind: false,
         catch_up: None,
         ended: false,
         _membership: membership,
         hub: Arc::clone(hub),
-    }))
+    };
+    subscriber.begin_turn(0);
+    Ok(Some(subscriber))
 }
 
 fn check_not_above(positions: &[Position], ends: &[LogEnd]) -> Result<()> {
@@ -200,20 +222,23 @@ impl AllSubscriber {
         None
     }
 
-    /// Moves on to `position` over events that the filter skips. If these are many, it stops half way and returns a
-    /// checkpoint. The caller must call again until there is none.
+    /// Moves on to `position` over places without an event to hand over. At the first one that must be told of it stops
+    /// and returns a checkpoint. The caller must call again until there is none.
     fn skip_to(&mut self, position: Position) -> Option<SubscriptionMessage> {
-        let step = if self.catching_up {
-            SKIPPED_CATCHING_UP_MAX
-        } else {
-            SKIPPED_LIVE_MAX
-        };
         let told = self.cursors.get(self.chunk.log)?.told;
-        if self.matcher.is_all() || position.0 < told.0.saturating_add(step) {
+        if position <= told {
+            return None;
+        }
+        let step = if self.catching_up {
+            CHECKPOINT_POSITIONS_CATCHING_UP
+        } else {
+            CHECKPOINT_POSITIONS_LIVE
+        };
+        let stop = next_multiple(told, step);
+        if position < stop {
             self.arrive_at(position);
             return None;
         }
-        let stop = told.plus(step);
         self.arrive_at(stop);
         self.tell(stop);
         Some(SubscriptionMessage::Checkpoint(self.checkpoint()))
@@ -255,30 +280,56 @@ impl AllSubscriber {
         }
     }
 
-    /// Takes the next chunk of the first log that has one, or reads it. Returns false if all logs are at their end.
+    /// Takes the next chunk of the log whose turn it is, or of the first one after it that has one, or reads it.
+    /// Returns false if all logs are at their end.
     async fn find(&mut self) -> Result<bool> {
         if self.catching_up && self.has_reached_targets() {
             return Ok(false);
         }
         let logs = self.cursors.len();
-        for log in (self.turn..logs).chain(0..self.turn) {
-            let lane = &self.hub.lanes[log];
-            let (position, generation) = (self.positions[log], self.cursors[log].generation);
+        if self.positions[self.turn] >= self.turn_end {
+            self.begin_turn((self.turn + 1) % logs);
+        }
+        for _ in 0..logs {
+            let log = self.turn;
+            let (lane, position) = (&self.hub.lanes[log], self.positions[log]);
+            let Cursor {
+                generation, target, ..
+            } = self.cursors[log];
+            let to = match self.catching_up && position < target {
+                true => self.turn_end.min(target),
+                false => self.turn_end,
+            };
             match lane.take(generation, position, &mut self.chunk.events)? {
-                Taken::Nothing => continue,
-                Taken::Events(covered) => self.open_chunk(log, covered),
+                Taken::Nothing => {
+                    self.begin_turn((log + 1) % logs);
+                    continue;
+                }
+                Taken::Events(covered) => self.open_chunk(log, covered, to),
                 // The subscriber is told so before what it has missed is read.
                 Taken::BeforeRing(_) if !self.catching_up => {
                     self.begin_catch_up(log);
                     self.falling_behind = true;
-                    return Ok(true);
                 }
-                Taken::BeforeRing(ring) => self.read(log, ring).await?,
+                Taken::BeforeRing(ring) => self.read(log, ring, to).await?,
             }
-            self.turn = (log + 1) % logs;
             return Ok(true);
         }
         Ok(false)
+    }
+
+    /// Begins the turn of a log.
+    fn begin_turn(&mut self, log: usize) {
+        let positions = match self.catching_up {
+            true => self.turn_positions,
+            false => TURN_POSITIONS,
+        };
+        self.turn = log;
+        self.turn_end = match self.positions.len() {
+            // The only log passes its turn to nobody.
+            1 => Position(u64::MAX),
+            _ => next_multiple(self.positions[log], positions),
+        };
     }
 
     /// Returns true if everything that was there at the beginning has been handed over, and what follows is in the
@@ -295,14 +346,20 @@ impl AllSubscriber {
             .all(|((lane, cursor), at)| *at >= cursor.target && lane.reaches(*at))
     }
 
-    fn open_chunk(&mut self, log: usize, covered: Position) {
+    /// Makes a chunk of the events that were taken, up to position `to` at most. They are all that match up to
+    /// `covered`.
+    fn open_chunk(&mut self, log: usize, covered: Position, to: Position) {
+        let events = &mut self.chunk.events;
+        while events.back().is_some_and(|event| event.position > to) {
+            events.pop_back();
+        }
         self.chunk.log = log;
-        self.chunk.covered = covered;
+        self.chunk.covered = covered.min(to);
         self.chunk.open = true;
     }
 
-    /// Reads the next page of events before the ring, which begins after `ring`.
-    async fn read(&mut self, log: usize, ring: Position) -> Result<()> {
+    /// Reads the next page of events before the ring, which begins after `ring`, and makes a chunk of it, up to `to`.
+    async fn read(&mut self, log: usize, ring: Position, to: Position) -> Result<()> {
         self.begin_catch_up(log);
         let lane = &self.hub.lanes[log];
         let (pages, position) = (&self.hub.pages, self.positions[log]);
@@ -311,22 +368,25 @@ impl AllSubscriber {
             pages.all(lane.log, generation, position, ring).await?
         } else {
             pages
-                .matching(lane.log, position, ring, &self.filter)
+                .matching(lane.log, position, ring.min(to), &self.filter)
                 .await?
         };
         // What was read, and the ring's beginning up to which it was read, are of this history.
         self.hub.check_history(self.history)?;
         lane.check(generation)?;
         self.chunk.events.extend(page.events.iter().cloned());
-        self.open_chunk(log, page.covered);
+        self.open_chunk(log, page.covered, to);
         Ok(())
     }
 
     fn begin_catch_up(&mut self, log: usize) {
         if !self.catching_up {
             self.catching_up = true;
-            for (cursor, lane) in self.cursors.iter_mut().zip(&self.hub.lanes) {
+            let cursors = self.cursors.iter_mut().zip(&self.hub.lanes);
+            for ((cursor, lane), at) in cursors.zip(&self.positions) {
                 cursor.target = lane.end();
+                // The message that the subscriber has fallen behind tells of it.
+                cursor.told = *at;
             }
         } else if self.positions[log] >= self.cursors[log].target {
             self.cursors[log].target = self.hub.lanes[log].end();
@@ -342,6 +402,8 @@ impl AllSubscriber {
         for (cursor, at) in self.cursors.iter_mut().zip(&self.positions) {
             cursor.told = *at;
         }
+        // Turns are shorter from now on.
+        self.begin_turn(self.turn);
         SubscriptionMessage::CaughtUp(self.checkpoint())
     }
 }

@@ -37,8 +37,8 @@ const PAGE_BYTES_MIN: usize = 64 * 1024;
 const PAGE_BYTES_MAX: usize = 1024 * 1024;
 /// Smallest bound on the number of events of a page.
 const PAGE_EVENTS_MIN: u64 = 16;
-/// Largest bound on the number of events of a page.
-const PAGE_EVENTS_MAX: u64 = 1_024;
+/// Largest bound on the number of events of a page, a power of two.
+pub(crate) const PAGE_EVENTS_MAX: u64 = 1_024;
 /// Assumed size of an event as long as none was seen, in bytes.
 const FIRST_GUESS_BYTES: u64 = 1_024;
 

@@ -1,33 +1,29 @@
 //! A subscription that delivers what its caller may see, and ends when the rights of the caller do.
 //!
-//! Invariant: for a caller who may not see every event, the messages and their checkpoints depend, log by log, on the
-//! events that the caller may see and on positions alone. So checkpoints between events are not those of the store,
-//! which come where its filter has found nothing for long, but lie at positions that are counted from the last one that
-//! the caller was told. In a virtual stream, where revisions count the links that are left out, they are not told but
-//! with links, and once after very many links that were left out.
+//! Invariant: for a caller who may not see every event, the messages, their checkpoints and their order depend on the
+//! events that the caller may see and on positions alone. A store passes its logs in turns that end at positions,
+//! whatever its filter finds (`crates/tail/src/all.rs`). At each multiple of a number of positions it tells where it is
+//! ([`CHECKPOINT_POSITIONS_CATCHING_UP`]), by a checkpoint or by an event. These places are all that the caller gets
+//! between events: so it makes no difference at which other places the store sends something that the caller does not
+//! get. In a virtual stream, where revisions count the links that are left out, places are not told but with links,
+//! and once after very many links that were left out.
 //!
-//! Not hidden: in which order the logs of a store take turns while a subscriber catches up. A page of a log ends after
-//! so many events that match the filter, so the order tells roughly where many matching ones lie that the caller may
-//! not see. A store has one log unless it was made with more.
+//! Not hidden: when a message comes; how the logs mix while events are being stored, because that depends on time; and
+//! when a live subscriber has fallen behind, because the newest events that a store keeps are bounded by their size.
 
 use std::future::ready;
 
 use futures::stream;
 use gesta_core::limits::PAGE_SCAN_MAX;
 use gesta_core::{
-    Checkpoint, Error, ErrorKind, Place, Position, ReadStream, Result, Revision, SharedEvent,
-    StreamId, Subscribe, SubscribeFrom, SubscribeTo, Subscription, SubscriptionMessage,
+    CHECKPOINT_POSITIONS_CATCHING_UP, CHECKPOINT_POSITIONS_LIVE, Checkpoint, Error, ErrorKind,
+    Place, Position, ReadStream, Result, Revision, SharedEvent, StreamId, Subscribe, SubscribeFrom,
+    SubscribeTo, Subscription, SubscriptionMessage, next_multiple,
 };
 use tokio::sync::watch;
 
 use super::Guarded;
 use crate::rights::Operation;
-
-/// Number of positions without an event for the caller after which a checkpoint is sent, while the subscriber catches
-/// up.
-const SKIPPED_CATCHING_UP_MAX: u64 = 1_000;
-/// Number of positions without an event for the caller after which a checkpoint is sent, while the subscriber is live.
-const SKIPPED_LIVE_MAX: u64 = 10_000;
 
 struct Running {
     guarded: Guarded,
@@ -377,19 +373,19 @@ impl ShownTo {
         };
         let told = self.positions.get_or_insert_with(|| reached.clone());
         told.resize(reached.len(), Position::START);
-        let step = match self.is_live {
-            true => SKIPPED_LIVE_MAX,
-            false => SKIPPED_CATCHING_UP_MAX,
+        // Who falls behind is told at once of the places that were left out while live. Later they would come with the
+        // next message of the store, whichever that is.
+        let step = match self.is_live && !has_fallen_behind {
+            true => CHECKPOINT_POSITIONS_LIVE,
+            false => CHECKPOINT_POSITIONS_CATCHING_UP,
         };
-        let skipped = |log: usize| {
-            let end = match own {
-                Some((own, position)) if own == log => position.0.saturating_sub(1),
-                _ => reached[log].0,
-            };
-            end.saturating_sub(told[log].0)
+        let end = |log: usize| match own {
+            Some((own, position)) if own == log => Position(position.0.saturating_sub(1)),
+            _ => reached[log],
         };
-        if let Some(log) = (0..told.len()).find(|log| skipped(*log) >= step) {
-            told[log] = told[log].plus(step);
+        if let Some(log) = (0..told.len()).find(|log| next_multiple(told[*log], step) <= end(*log))
+        {
+            told[log] = next_multiple(told[log], step);
             let passed = Checkpoint::logs(incarnation, told.clone());
             self.pending = Some(Pending { message, is_shown });
             return Some(SubscriptionMessage::Checkpoint(passed));
