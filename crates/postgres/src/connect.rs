@@ -7,3 +7,4 @@ pub(crate) mod identity;
 pub(crate) mod notices;
 pub(crate) mod pool;
 pub(crate) mod reach;
+pub(crate) mod silence;

@@ -2,10 +2,12 @@
 //!
 //! An answer counts only if the database has not changed over meanwhile (`history`): else the read runs again on a new
 //! connection. A read that finds its pooled connection dead is tried once more on a new one, since reads change
-//! nothing. Appends wait for some reads; one connection is kept for those, however many others are slow. Another one is
-//! kept for what the server itself has to read, however much callers read. Invariants: there are never more than
-//! `readers_max` connections and those two; after a failure to connect, the next attempt waits, up to a second or until
-//! another connection was made, so that a dead database is not overloaded with attempts.
+//! nothing. A read may take long, so a connection that does not answer is dead only if the server says so, or says
+//! nothing (`silence`). Appends wait for some reads; one connection is kept for those, however many others are slow.
+//! Another one is kept for what the server itself has to read, however much callers read. Invariants: there are never
+//! more than `readers_max` connections and those two, and short-lived ones to ask about them; after a failure to
+//! connect, the next attempt waits, up to a second or until another connection was made, so that a dead database is not
+//! overloaded with attempts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,18 +16,21 @@ use gesta_core::backend::{Purpose, WriterEpoch};
 use gesta_core::shares::{self, Shares};
 use gesta_core::{BackOff, Error, LogId, Position, Result};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Statement;
 
 use crate::connect::connection::{Connection, Connector, Role};
 use crate::connect::history::Ledger;
 use crate::connect::history::witness::Mark;
+use crate::connect::silence::{SessionWatch, Silence};
 use crate::error;
 
-/// How long a read may take. The server gives up a little earlier.
+/// How long a read may take while the server works for it. The server gives up a little earlier.
 const READ_TIMEOUT: Duration = Duration::from_secs(40);
 /// How long a read may take for which appends wait. It is short, so a longer silence means that the connection is dead.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
+/// About how many reads without an answer the server is asked at once. They are as many as there are by default.
+const LOOKS_MAX: usize = 6;
 /// How many new connections are opened for one read, if the database changes over while it runs.
 const CONNECTS_MAX: u32 = 3;
 const BACK_OFF_MIN: Duration = Duration::from_millis(50);
@@ -40,8 +45,9 @@ pub(crate) enum ReadError {
     Ours(#[from] Error),
     #[error("no answer within {} s", .0.as_secs())]
     Silent(Duration),
+    /// The host was given up, or the server does nothing for the session.
     #[error("{0}")]
-    HostLost(String),
+    Lost(String),
     /// The store has another incarnation than this process knows.
     #[error("another incarnation of the store has begun")]
     OtherIncarnation,
@@ -56,7 +62,7 @@ impl ReadError {
             Self::Driver(driver) => error::general(&driver),
             Self::Ours(ours) => ours,
             other @ (Self::Silent(_)
-            | Self::HostLost(_)
+            | Self::Lost(_)
             | Self::OtherIncarnation
             | Self::RowsAreGone) => Error::unavailable(other.to_string()),
         }
@@ -123,6 +129,13 @@ impl PooledReader {
     }
 }
 
+/// Where the connection of a read comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Pool,
+    New,
+}
+
 #[derive(Debug)]
 struct PoolState {
     idle: Vec<PooledReader>,
@@ -142,6 +155,8 @@ pub(crate) struct Pool {
     ordinary: Semaphore,
     /// Turns of the callers for whom ordinary reads run.
     turns: Arc<Shares>,
+    /// The permits to ask the server about a read that has no answer.
+    looks: Semaphore,
     state: Mutex<PoolState>,
 }
 
@@ -154,6 +169,7 @@ impl Pool {
             all: Semaphore::new(readers_max + 2),
             ordinary: Semaphore::new(readers_max + 1),
             turns: Shares::of_few(readers_max),
+            looks: Semaphore::new(LOOKS_MAX),
             state: Mutex::new(PoolState {
                 idle: Vec::new(),
                 closed: false,
@@ -188,17 +204,20 @@ impl Pool {
         };
         let _permit = self.all.acquire().await.map_err(closed)?;
         while let Some(mut reader) = self.take_idle() {
-            match limited(&read, purpose, &mut reader).await {
+            let ran = self.limited(&read, purpose, &mut reader, Origin::Pool);
+            match ran.await {
                 // The connection broke while it was idle, so this read goes on with another one.
                 Err(ReadError::Driver(error)) if error::is_lost(&error) => {}
-                Err(ReadError::HostLost(_)) => {}
+                // Other connections of the pool may be lost as well.
+                Err(ReadError::Lost(_)) => break,
                 outcome if !self.counts(&mut reader, &outcome) => {}
                 outcome => return self.finish(reader, outcome),
             }
         }
         for _ in 0..CONNECTS_MAX {
             let mut reader = self.connect().await?;
-            let outcome = limited(&read, purpose, &mut reader).await;
+            let ran = self.limited(&read, purpose, &mut reader, Origin::New);
+            let outcome = ran.await;
             if self.counts(&mut reader, &outcome) {
                 return self.finish(reader, outcome);
             }
@@ -229,9 +248,7 @@ impl Pool {
             Ok(_) => true,
             Err(ReadError::Driver(error)) => !error::is_lost(error),
             Err(ReadError::Ours(_) | ReadError::Silent(_)) => false,
-            Err(ReadError::HostLost(_) | ReadError::OtherIncarnation | ReadError::RowsAreGone) => {
-                false
-            }
+            Err(ReadError::Lost(_) | ReadError::OtherIncarnation | ReadError::RowsAreGone) => false,
         };
         let mut state = self.state();
         if matches!(outcome, Err(ReadError::Silent(_))) {
@@ -243,6 +260,55 @@ impl Pool {
         }
         drop(state);
         outcome.map_err(ReadError::into_error)
+    }
+
+    /// Runs a read on one connection, for as long as it may take.
+    async fn limited<R: Read>(
+        &self,
+        read: &R,
+        purpose: Purpose,
+        reader: &mut PooledReader,
+        origin: Origin,
+    ) -> ReadResult<R::Answer> {
+        let limit = match purpose {
+            Purpose::Append => DECISION_TIMEOUT,
+            Purpose::Read => READ_TIMEOUT,
+        };
+        let host_lost = reader.connection.host_lost();
+        let dead = self.dead(reader.connection.session_watch(), origin);
+        tokio::select! {
+            biased;
+            outcome = timeout(limit, read.run(reader)) => match outcome {
+                Ok(outcome) => outcome,
+                Err(_) => Err(ReadError::Silent(limit)),
+            },
+            reason = host_lost => Err(ReadError::Lost(reason)),
+            error = dead => Err(error),
+        }
+    }
+
+    /// Waits until a session that does not answer proves dead. This never ends while the server works for it.
+    async fn dead(&self, session: SessionWatch, origin: Origin) -> ReadError {
+        let patience = self.connector.config.answer_timeout / 2;
+        loop {
+            sleep(patience).await;
+            let Ok(_look) = self.looks.try_acquire() else {
+                continue;
+            };
+            match (session.look(patience).await, origin) {
+                (Silence::ServerSilent, _) => {
+                    return ReadError::Silent(patience + self.connector.hosts.timeout);
+                }
+                (Silence::SessionLost(why), Origin::Pool) => {
+                    tracing::warn!(why, "a session for reads is lost; the read begins again");
+                    self.state().idle.clear();
+                    return ReadError::Lost(why.to_owned());
+                }
+                // A read begins again once: on a very slow network an answer that is on its way looks as if it was
+                // lost.
+                (Silence::SessionLost(_), Origin::New) | (Silence::AtWork, _) => {}
+            }
+        }
     }
 
     fn take_idle(&self) -> Option<PooledReader> {
@@ -292,25 +358,5 @@ impl Pool {
 
     fn state(&self) -> std::sync::MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-async fn limited<R: Read>(
-    read: &R,
-    purpose: Purpose,
-    reader: &mut PooledReader,
-) -> ReadResult<R::Answer> {
-    let limit = match purpose {
-        Purpose::Append => DECISION_TIMEOUT,
-        Purpose::Read => READ_TIMEOUT,
-    };
-    let host_lost = reader.connection.host_lost();
-    tokio::select! {
-        biased;
-        outcome = tokio::time::timeout(limit, read.run(reader)) => match outcome {
-            Ok(outcome) => outcome,
-            Err(_) => Err(ReadError::Silent(limit)),
-        },
-        reason = host_lost => Err(ReadError::HostLost(reason)),
     }
 }

@@ -19,6 +19,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use gesta_core::{Error, ErrorKind, Result};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_postgres::Client;
 
 use crate::connect::connection::{Connection, Connector, Role, read_timeline};
 use crate::connect::hosts::{HostUse, Hosts, Timeline, Unfit};
@@ -289,17 +290,23 @@ async fn becomes_primary(hosts: &Hosts, other: usize, ours: Timeline) -> (usize,
 
 /// Returns the timeline of a host, if it answers and is a primary.
 async fn timeline_of(hosts: &Hosts, host: usize) -> Option<Timeline> {
-    let look = async {
-        let (client, driver) = hosts
-            .get(host)
-            .driver
-            .connect(hosts.tls.clone())
-            .await
-            .ok()?;
-        let asking = async move { read_timeline(&client).await };
-        // The driver ends when the client has been dropped.
-        let (timeline, _) = tokio::join!(asking, driver);
-        timeline
-    };
-    timeout(hosts.timeout, look).await.ok().flatten()
+    let look = ask_host(
+        hosts,
+        host,
+        |client| async move { read_timeline(&client).await },
+    );
+    timeout(hosts.timeout, look).await.ok().flatten().flatten()
+}
+
+/// Asks a host on a plain connection, which is closed then. Returns `None` if the host does not let this process in.
+pub(crate) async fn ask_host<A: Future>(
+    hosts: &Hosts,
+    host: usize,
+    question: impl FnOnce(Client) -> A,
+) -> Option<A::Output> {
+    let connecting = hosts.get(host).driver.connect(hosts.tls.clone());
+    let (client, driver) = connecting.await.ok()?;
+    // The driver ends when the client has been dropped.
+    let (answer, _) = tokio::join!(question(client), driver);
+    Some(answer)
 }

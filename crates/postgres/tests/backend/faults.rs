@@ -37,27 +37,31 @@ async fn proxied(options: &str) -> Option<Proxied> {
     let name = schema_of(&url);
     let through = format!("{}&application_name={name}{options}", proxy.url(&url));
     Some(Proxied {
-        through: open(&through).await,
+        through: patiently(async || PostgresBackend::open(config(&through)).await).await,
         direct: open(&url).await,
         proxy,
         url,
     })
 }
 
-impl Proxied {
-    /// A handle through the proxy. On a busy machine an attempt may take longer than a store with a short
-    /// `answer_timeout` allows.
-    async fn writer(&self) -> Box<dyn LogWriter> {
-        let opens = async {
-            loop {
-                match self.through.open_writer(LOG).await {
-                    Err(error) if error.is_retryable() => tokio::task::yield_now().await,
-                    opened => return opened.expect("opens"),
-                }
+/// Tries again what takes longer on a busy machine than a store with short times allows.
+async fn patiently<T>(attempt: impl AsyncFn() -> gesta_core::Result<T>) -> T {
+    let succeeds = async {
+        loop {
+            match attempt().await {
+                Err(error) if error.is_retryable() => tokio::task::yield_now().await,
+                outcome => return outcome.expect("succeeds"),
             }
-        };
-        let opened = tokio::time::timeout(PATIENCE, opens).await;
-        opened.expect("opens in time")
+        }
+    };
+    let succeeded = tokio::time::timeout(PATIENCE, succeeds).await;
+    succeeded.expect("succeeds in time")
+}
+
+impl Proxied {
+    /// A handle through the proxy.
+    async fn writer(&self) -> Box<dyn LogWriter> {
+        patiently(async || self.through.open_writer(LOG).await).await
     }
 
     /// The author of the first event, which is stored without the proxy.
@@ -168,6 +172,90 @@ async fn a_half_open_connection_is_given_up_in_time() {
         .await
         .expect("answers");
     assert!(is_committed(&writer.submit(confirm(end)).await));
+}
+
+/// What happened: a read whose connection somebody on the way had forgotten waited for 40 s and failed, although the
+/// database answered everybody else. Goal: it begins again on a new connection.
+#[tokio::test]
+async fn a_read_whose_session_is_lost_begins_again() {
+    let Some(it) = proxied("&answer_timeout=2").await else {
+        return;
+    };
+    it.begun().await;
+    let begins_again = async {
+        loop {
+            // The connection of this read is that of the next one.
+            end_of(&it.through).await;
+            let (made, swallowed) = (it.proxy.connections(), it.proxy.swallowed_bytes());
+            it.proxy.set_half_open(true);
+            let lose = async {
+                while it.proxy.swallowed_bytes() == swallowed {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                it.proxy.set_half_open(false);
+            };
+            let (end, ()) = tokio::join!(end_of(&it.through), lose);
+            assert_eq!(end.0, 1);
+            // Otherwise what was lost was of another connection.
+            if it.proxy.connections() > made {
+                return;
+            }
+        }
+    };
+    let begun = tokio::time::timeout(PATIENCE, begins_again).await;
+    begun.expect("is answered");
+}
+
+/// Goal: a read that waits for a lock keeps its session, however often the server is asked about it.
+#[tokio::test]
+async fn a_slow_read_keeps_its_session() {
+    let Some(it) = proxied("&answer_timeout=2").await else {
+        return;
+    };
+    end_of(&it.through).await;
+    let client = direct(&it.url).await;
+    client
+        .batch_execute("BEGIN; LOCK TABLE streams IN ACCESS EXCLUSIVE MODE")
+        .await
+        .expect("locked");
+    let request = LoadRequest {
+        streams: vec![StreamId::new("a").expect("valid")],
+        types: Vec::new(),
+    };
+    // If the machine stands still, a read gives up waiting for the lock.
+    let load = async || it.through.load(LOG, request.clone(), Purpose::Read).await;
+    let asked = async {
+        let waiting = "SELECT array_agg(pid) FROM pg_locks WHERE NOT granted AND relation = 'streams'::regclass
+                       HAVING count(*) > 0";
+        let before: Vec<i32> = until_row(&client, waiting).await.get(0);
+        // When the server is asked for the second time, the first answer has changed nothing.
+        let made = it.proxy.connections();
+        while it.proxy.connections() < made + 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let now: Vec<i32> = until_row(&client, waiting).await.get(0);
+        client.batch_execute("ROLLBACK").await.expect("unlocked");
+        (before, now)
+    };
+    let (loaded, (before, now)) = tokio::join!(patiently(load), asked);
+    assert_eq!(loaded.streams[0].head, None);
+    assert_eq!((before.len(), before), (1, now));
+}
+
+/// Goal: a read ends when the server lets nobody in; it does not wait as long as for a slow statement.
+#[tokio::test]
+async fn a_read_ends_when_the_server_is_silent() {
+    let Some(it) = proxied("&answer_timeout=2&connect_timeout=2").await else {
+        return;
+    };
+    let read = async || it.through.log_end(LOG, Purpose::Read).await;
+    patiently(&read).await;
+    it.proxy.set_half_open(true);
+    let error = read().await.expect_err("nobody answers").to_string();
+    // Half of the first time, and all of the second one.
+    assert!(error.contains("no answer within 3 s"), "{error}");
+    it.proxy.set_half_open(false);
+    assert_eq!(patiently(&read).await.position.0, 0);
 }
 
 #[tokio::test]
