@@ -80,6 +80,12 @@ impl World {
                         .is_none_or(|row| database.shows(&row.held()))
                 })
                 .collect(),
+            continues: (self.databases.iter())
+                .map(|other| {
+                    let last = other.rows.last();
+                    last.is_none_or(|row| database.rows.contains(row))
+                })
+                .collect(),
             shows_arrival: database.shows_mark(arrival.last),
             scavenged: database.scavenged,
         };
