@@ -126,5 +126,7 @@ mod moves {
         calls_that_follow_a_log_read_once_together
         maps_that_contradict_each_other_stop_every_process
         a_copy_that_is_open_is_told_of_once
+        a_copy_of_a_history_that_was_given_up_gets_the_names_of_the_log
+        a_closed_log_is_not_copied_behind_a_history_that_was_given_up
     }
 }
