@@ -70,6 +70,7 @@ pub static WORLD: driver::World = driver::World {
             a_copy_that_a_fail_over_has_left_open_is_not_the_log,
             a_home_that_has_not_noted_the_log_is_refused_though_nothing_is_missing,
             an_answer_counts_only_in_the_history_in_which_it_was_asked_for,
+            the_ends_of_logs_come_from_where_the_logs_lie,
         }
         histories {
             a_log_is_refused_once_a_copy_has_rows_again_that_were_given_up,
@@ -225,6 +226,18 @@ impl Process {
         false
     }
 
+    /// Asks for the ends of all logs at once, and checks that of the log.
+    async fn asks_for_ends(&self, world: &SharedWorld) {
+        let (before, knew) = {
+            let world = lock(world);
+            (world.expected(), world.knows(self.id))
+        };
+        let ends = self.store.each_log_end(Purpose::Append).await;
+        if let Ok(end) = &ends[usize::from(LOG.0)] {
+            lock(world).check_end(&before, knew, end);
+        }
+    }
+
     /// Reads the whole log page by page. Returns the rows; `None` if that fails.
     async fn read(&self) -> Option<Vec<RowMark>> {
         self.read_by(Reading::Pages).await
@@ -364,7 +377,7 @@ async fn random(world: SharedWorld) {
     for _ in 0..acts {
         let (what, at) = {
             let mut world = lock(&world);
-            (world.below(15), world.below(processes.len()))
+            (world.below(16), world.below(processes.len()))
         };
         match what {
             0 | 1 => drop(processes[at].append(&world).await),
@@ -392,6 +405,7 @@ async fn random(world: SharedWorld) {
                 }
             }
             11 => lock(&world).notice_all(processes[at].id),
+            12 => processes[at].asks_for_ends(&world).await,
             _ => lock(&world).work(),
         }
     }
