@@ -9,9 +9,11 @@
 
 mod support;
 
-use gesta_core::{StreamId, log_of};
+use std::time::{Duration, Instant};
+
+use gesta_core::{LogId, StreamId, log_of};
 use gesta_rig::{Server as Postgres, fresh_schema, shared};
-use support::{Server, code, get, patient, run, stderr, succeed};
+use support::{PATIENCE, Server, code, get, patient, run, stderr, succeed};
 
 fn urls(postgres: &Postgres, count: usize) -> Vec<String> {
     let url = |_| {
@@ -33,11 +35,22 @@ fn store(urls: &[String]) -> Vec<&str> {
 }
 
 fn append(urls: &[String], stream: &str) {
+    append_of(urls, stream, "added");
+}
+
+fn append_of(urls: &[String], stream: &str, event_type: &str) {
     let mut arguments = vec![
-        "stream", "append", stream, "--type", "added", "--data", "{}",
+        "stream", "append", stream, "--type", event_type, "--data", "{}",
     ];
     arguments.extend(store(urls));
     succeed(&arguments);
+}
+
+/// Streams of log 0 of two.
+fn streams_of_log_0() -> [StreamId; 3] {
+    let name = |n| StreamId::new(format!("cart-{n}")).unwrap();
+    let mut names = (0..).map(name).filter(|name| log_of(name, 2) == LogId(0));
+    std::array::from_fn(|_| names.next().unwrap())
 }
 
 /// Goal: making, using and checking a store of several databases needs no more than naming them all.
@@ -256,23 +269,19 @@ fn a_log_moves_to_a_database_that_is_added() {
 
 /// What happened: a log could not go back to a database whose copy of it ended with events that were scavenged since:
 /// the copy still had the names that these had been the first to use, and they were copied once more. The log stayed
-/// closed until the move was undone. Goal: it goes back, whatever was scavenged.
+/// closed until the move was undone. Goal: it goes back, whatever was scavenged, and has the same names.
 #[test]
 fn a_log_goes_back_after_the_end_of_its_old_copy_was_scavenged() {
     let Some(postgres) = shared() else { return };
     let urls = urls(postgres, 2);
     create(&urls, "2");
-    let name = |n| StreamId::new(format!("cart-{n}")).unwrap();
-    let moving: Vec<StreamId> = (0..)
-        .map(name)
-        .filter(|name| log_of(name, 2).0 == 0)
-        .take(3)
-        .collect();
+    let moving = streams_of_log_0();
     let with = |arguments: &[&str]| succeed(&[arguments, &store(&urls)].concat());
     let move_to = |url: &str| with(&["cluster", "move-log", "0", "--to", url]);
     for gone in [1, 0] {
         append(&urls, moving[gone].as_str());
-        append(&urls, moving[gone].as_str());
+        // The first of its type, but not of its stream.
+        append_of(&urls, moving[gone].as_str(), &format!("gone-{gone}"));
         move_to(&urls[1]);
         with(&["stream", "delete", moving[gone].as_str(), "--yes"]);
         with(&["scavenge", "--yes"]);
@@ -280,17 +289,132 @@ fn a_log_goes_back_after_the_end_of_its_old_copy_was_scavenged() {
         let before = with(&["all", "read", "--output", "json"]);
         move_to(&urls[0]);
         assert_eq!(with(&["all", "read", "--output", "json"]), before);
+        assert_eq!(names(postgres, &urls[0]), names(postgres, &urls[1]));
         append(&urls, moving[2].as_str());
         let verified = with(&["verify", "--output", "json"]);
         assert!(verified.contains("\"healthy\":true"), "{verified}");
     }
 }
 
-fn execute(postgres: &Postgres, url: &str, sql: &str) {
+/// The names of streams and types of log 0 in the database at a URL.
+fn names(postgres: &Postgres, url: &str) -> String {
+    let schema = schema_of(url);
+    let names = postgres.query(&format!(
+        "SELECT string_agg(kind || id || ' ' || name, ', ' ORDER BY kind, id) FROM (\
+         SELECT 'stream ' AS kind, id, name FROM {schema}.streams WHERE log = 0 UNION ALL \
+         SELECT 'type ', id, name FROM {schema}.types WHERE log = 0) AS names"
+    ));
+    names.unwrap().unwrap()
+}
+
+fn schema_of(url: &str) -> &str {
     let (_, schema) = url.split_once("?schema=").unwrap();
-    let schema = schema.split('&').next().unwrap();
+    schema.split('&').next().unwrap()
+}
+
+fn execute(postgres: &Postgres, url: &str, sql: &str) {
+    let schema = schema_of(url);
     let sql = format!("SET search_path = {schema}; {sql}");
     postgres.execute(&sql).unwrap();
+}
+
+/// Goal: an old copy that ends with events which the log has scavenged may be one of another history, and its names of
+/// these events are not kept.
+#[test]
+fn names_of_another_history_do_not_stay_in_an_old_copy() {
+    let Some(postgres) = shared() else { return };
+    let urls = urls(postgres, 2);
+    create(&urls, "2");
+    let [kept, gone, later] = streams_of_log_0();
+    append(&urls, kept.as_str());
+    append_of(&urls, gone.as_str(), "gone");
+    let with = |arguments: &[&str]| succeed(&[arguments, &store(&urls)].concat());
+    let move_to = |url: &str| with(&["cluster", "move-log", "0", "--to", url]);
+    move_to(&urls[1]);
+    with(&["stream", "delete", gone.as_str(), "--yes"]);
+    with(&["scavenge", "--yes"]);
+    append(&urls, later.as_str());
+    execute(
+        postgres,
+        &urls[0],
+        "ALTER TABLE streams DISABLE TRIGGER ALL; ALTER TABLE types DISABLE TRIGGER ALL; \
+         UPDATE streams SET name = 'another' WHERE log = 0 AND id = 2; \
+         UPDATE types SET name = 'another' WHERE log = 0 AND id = 2; \
+         ALTER TABLE streams ENABLE ALWAYS TRIGGER streams_refuse_change; \
+         ALTER TABLE types ENABLE ALWAYS TRIGGER types_refuse_change",
+    );
+    assert!(names(postgres, &urls[0]).contains("stream 2 another"));
+    let before = names(postgres, &urls[1]);
+    move_to(&urls[0]);
+    assert_eq!(names(postgres, &urls[0]), before);
+    append_of(&urls, later.as_str(), "gone");
+    let verified = with(&["verify", "--output", "json"]);
+    assert!(verified.contains("\"healthy\":true"), "{verified}");
+}
+
+/// Copies a database once nobody is connected to it any more.
+fn copy_database(postgres: &Postgres, from: &str, to: &str) {
+    let (begun, copy) = (
+        Instant::now(),
+        format!("CREATE DATABASE {to} TEMPLATE {from}"),
+    );
+    while let Err(error) = postgres.execute(&copy) {
+        assert!(begun.elapsed() < PATIENCE, "{error}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What happened: a database was restored from a backup with events that had been given up since, and the log had used
+/// their positions, streams and revisions for others, and had scavenged these. So nothing told the copy from one of the
+/// log. When the log moved there, it took over the names of streams and types that had been given up. Goal: the log has
+/// its own names wherever it moves.
+#[test]
+fn a_log_keeps_its_names_when_it_moves_to_a_database_with_a_history_that_was_given_up() {
+    let Some(postgres) = shared() else { return };
+    let databases = [fresh_schema(), fresh_schema()];
+    let url = |name: &String| {
+        let url = postgres.create_database(name).unwrap();
+        patient(&format!("{url}?schema={name}&readers=1"))
+    };
+    let urls: Vec<String> = databases.iter().map(url).collect();
+    let backup = |of: &str| {
+        let to = fresh_schema();
+        copy_database(postgres, of, &to);
+        to
+    };
+    let restore = |backup: &str, to: &str| {
+        let drop_it = format!("DROP DATABASE {to} WITH (FORCE)");
+        postgres.execute(&drop_it).unwrap();
+        copy_database(postgres, backup, to);
+    };
+    let with = |arguments: &[&str]| succeed(&[arguments, &store(&urls)].concat());
+    let move_to = |url: &str| with(&["cluster", "move-log", "0", "--to", url]);
+    create(&urls, "2");
+    let [first, given_up, kept] = streams_of_log_0();
+    append(&urls, first.as_str());
+    move_to(&urls[1]);
+    let before_it_came_back = backup(&databases[0]);
+    move_to(&urls[0]);
+    append_of(&urls, given_up.as_str(), "given-up");
+    let with_what_is_given_up = backup(&databases[0]);
+    restore(&before_it_came_back, &databases[0]);
+    let recover = ["cluster", "recover-log", "0", "--from", &urls[1]];
+    with(&[&recover[..], &["--accept-loss"]].concat());
+    append_of(&urls, kept.as_str(), "kept");
+    append_of(&urls, kept.as_str(), "kept");
+    let at_most_one = ["stream", "metadata", kept.as_str(), "--set"];
+    with(&[&at_most_one[..], &["{\"$maxCount\":1}"]].concat());
+    with(&["scavenge", "--yes"]);
+    restore(&with_what_is_given_up, &databases[0]);
+    let before = with(&["all", "read", "--output", "json"]);
+    let names_it = |stream: &StreamId| before.contains(&format!("\"{}\"", stream.as_str()));
+    assert!(names_it(&kept) && !names_it(&given_up), "{before}");
+    move_to(&urls[0]);
+    assert_eq!(with(&["all", "read", "--output", "json"]), before);
+    append_of(&urls, given_up.as_str(), "given-up");
+    append_of(&urls, kept.as_str(), "kept");
+    let verified = with(&["verify", "--output", "json"]);
+    assert!(verified.contains("\"healthy\":true"), "{verified}");
 }
 
 /// Goal: a store of one log gets a second database and moves there, and nothing is switched off without a word.

@@ -117,8 +117,27 @@ impl SoughtRow {
     }
 }
 
+/// What a database says of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shown {
+    /// Whether the database has the row.
+    pub(crate) has: bool,
+    /// Whether the database has the row, or has scavenged it. It cannot prove the latter: another history may have had
+    /// another event of the same stream and revision.
+    pub(crate) shows: bool,
+}
+
+impl Shown {
+    fn of(row: &Row) -> Driver<Self> {
+        Ok(Self {
+            has: row.try_get("has")?,
+            shows: row.try_get("shown")?,
+        })
+    }
+}
+
 /// Tells for each row whether the database has it, or has scavenged it.
-pub(crate) async fn shows(client: &Client, rows: &[SoughtRow]) -> ReadResult<Vec<bool>> {
+pub(crate) async fn shows(client: &Client, rows: &[SoughtRow]) -> ReadResult<Vec<Shown>> {
     let mut logs = Vec::with_capacity(rows.len());
     for row in rows {
         logs.push(log_number(row.log)?);
@@ -129,7 +148,7 @@ pub(crate) async fn shows(client: &Client, rows: &[SoughtRow]) -> ReadResult<Vec
         rows.iter().map(|row| row.event.unzip()).unzip();
     let binds: [&(dyn ToSql + Sync); 5] = [&logs, &positions, &writers, &streams, &revisions];
     let found = client.query(SHOW_ROWS, &binds).await?;
-    let shown = found.iter().map(|row| row.try_get("shown"));
+    let shown = found.iter().map(Shown::of);
     Ok(shown.collect::<Driver<_>>()?)
 }
 
@@ -140,7 +159,8 @@ impl Read for Shows {
     type Answer = Vec<bool>;
 
     async fn run(&self, reader: &mut PooledReader) -> ReadResult<Vec<bool>> {
-        shows(&reader.connection.client, &self.0).await
+        let shown = shows(&reader.connection.client, &self.0).await?;
+        Ok(shown.into_iter().map(|row| row.shows).collect())
     }
 }
 

@@ -117,6 +117,7 @@ mod moves {
         a_copy_that_a_fail_over_has_left_open_is_not_the_log
         a_home_that_has_not_noted_the_log_is_refused_though_nothing_is_missing
         an_answer_counts_only_in_the_history_in_which_it_was_asked_for
+        the_ends_of_logs_come_from_where_the_logs_lie
         a_log_is_refused_once_a_copy_has_rows_again_that_were_given_up
         a_writer_of_an_earlier_history_is_not_used
         a_writer_of_the_proof_of_before_is_not_used_once_the_log_is_lost
@@ -126,5 +127,7 @@ mod moves {
         calls_that_follow_a_log_read_once_together
         maps_that_contradict_each_other_stop_every_process
         a_copy_that_is_open_is_told_of_once
+        a_copy_of_a_history_that_was_given_up_gets_the_names_of_the_log
+        a_closed_log_is_not_copied_behind_a_history_that_was_given_up
     }
 }

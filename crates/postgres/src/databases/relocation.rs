@@ -7,8 +7,9 @@
 //! and each that begins later sees the row. Invariants: what is conditional on the version of the map holds the row of
 //! the map until it commits; rows are copied byte for byte, and the names of a page with its events; a page is copied
 //! whole or not at all, and only into a log that is closed; a row is compared by its position and its writer, never by
-//! its position alone; one process at a time moves logs of a store, and one that has died counts until its sessions
-//! have ended. Not here: the order of the steps (`several::moving`).
+//! its position alone; a copy whose end is removed loses the names of what was there in the same transaction; one
+//! process at a time moves logs of a store, and one that has died counts until its sessions have ended. Not here: the
+//! order of the steps (`several::moving`).
 
 use futures::{SinkExt, TryStreamExt};
 use gesta_core::{Error, ErrorKind, LogId, Position, Result};
@@ -24,7 +25,7 @@ use crate::databases::copies::{COMPARED_ROWS, CopiedRow};
 use crate::error;
 use crate::log_map::{Held, HeldRow, LogMap, MapCopy, RowMark};
 use crate::map;
-use crate::map::SoughtRow;
+use crate::map::{Shown, SoughtRow};
 use crate::schema;
 use crate::sql_numbers::{CLOSED, bound, log_number};
 
@@ -39,7 +40,6 @@ const LOCK_MOVERS: &str = include_str!("../../sql/lock_movers.sql");
 const READ_NEWEST_PAGE: &str = include_str!("../../sql/read_newest_page.sql");
 const DELETE_NEWEST_ROWS: &str = include_str!("../../sql/delete_newest_rows.sql");
 const DELETE_SURPLUS: &str = include_str!("../../sql/delete_surplus.sql");
-const READ_LAST_NAMES: &str = include_str!("../../sql/read_last_names.sql");
 const DELETE_SCAVENGES: &str = include_str!("../../sql/delete_scavenges.sql");
 
 /// How many rows are copied in one transaction.
@@ -59,6 +59,8 @@ pub struct CopyState {
     pub copy: MapCopy,
     /// Whether the log is closed in the database, and its last row.
     pub held: Held,
+    /// Whether the database has names of events after that row, which are gone.
+    pub later_names: bool,
     /// How many nodes are registered in the database and have not left.
     pub nodes: u64,
     /// How many events of the log scavenging has removed here. The number grows whenever scavenging removes something.
@@ -201,26 +203,26 @@ impl Relocation {
         Ok(state)
     }
 
-    /// Tells for each of these rows of a log whether the database has it, or has scavenged it; and the same of the row
-    /// that is known by its mark alone.
+    /// Tells for each of these rows of a log whether the database has it, or has scavenged it; and the latter of the
+    /// row that is known by its mark alone.
     ///
     /// # Errors
     /// `Unavailable` if the database does not answer.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
-    pub async fn shows(
+    pub(crate) async fn shows(
         &self,
         log: LogId,
         rows: &[HeldRow],
         mark: RowMark,
-    ) -> Result<(Vec<bool>, bool)> {
+    ) -> Result<(Vec<Shown>, bool)> {
         let mut asked: Vec<SoughtRow> = rows.iter().map(|row| SoughtRow::of(log, row)).collect();
         let event = None;
         asked.push(SoughtRow { log, mark, event });
         let shown = map::shows(self.client(), &asked).await;
         let mut shown = shown.map_err(crate::connect::pool::ReadError::into_error)?;
-        let mark_shown = shown.pop() == Some(true);
+        let mark_shown = shown.pop().is_some_and(|row| row.shows);
         Ok((shown, mark_shown || mark == RowMark::NONE))
     }
 
@@ -336,7 +338,8 @@ impl Relocation {
     }
 
     /// Copies the next rows of a log after a position to another database, with their names and tags, if its copy of
-    /// the map is of version `expected` and the log is closed there. Returns the last position that was copied.
+    /// the map is of version `expected` and the log is closed there. Returns the last position that was copied. The
+    /// caller must have made sure that the copy ends at that position with a row of this log, and has no later names.
     ///
     /// # Errors
     /// `Unavailable`; either all rows of the page were copied, or none. `Refused` if some rows are there already.
@@ -355,24 +358,24 @@ impl Relocation {
         let Some(last) = found.last().map(|row| row.position) else {
             return Ok(CopiedPage::None);
         };
-        let after = bound(after.0);
-        let range = |column: &str, after: i64| {
+        let range = |column: &str| {
+            let after = bound(after.0);
             format!("log = {number} AND {column} > {after} AND {column} <= {last}")
         };
+        let tables = [
+            ("streams", "id, checksum, log, name", range("id")),
+            ("types", "id, checksum, log, name", range("id")),
+            ("tags", "position, log, tag", range("position")),
+            (
+                "events",
+                "position, stream, revision, type, created, writer, checksum, event_id, log, content_type, data, \
+                 metadata, tags, packed",
+                range("position"),
+            ),
+        ];
         let copied = to.if_closed(log, expected, async |client: &Client| {
-            // Names outlast the events that were the first to use them, and an old copy keeps those of its own.
-            let there = client.query_one(READ_LAST_NAMES, &[&number]).await?;
-            let (streams, types): (i64, i64) = (there.try_get(0)?, there.try_get(1)?);
-            let names = "id, checksum, log, name";
-            let events = "position, stream, revision, type, created, writer, checksum, event_id, log, \
-                          content_type, data, metadata, tags, packed";
-            for (table, columns, range) in [
-                ("streams", names, range("id", streams.max(after))),
-                ("types", names, range("id", types.max(after))),
-                ("tags", "position, log, tag", range("position", after)),
-                ("events", events, range("position", after)),
-            ] {
-                pipe(self.client(), client, table, columns, &range).await?;
+            for (table, columns, range) in &tables {
+                pipe(self.client(), client, table, columns, range).await?;
             }
             Ok(())
         });
@@ -383,8 +386,9 @@ impl Relocation {
     }
 
     /// Compares the rows after `after` up to `up_to` with those in the copy in another database, by position and
-    /// writer. Rows that were scavenged here since are removed there, and how far streams were scavenged is copied, if
-    /// the copy of the map there is of version `expected` and the log is closed there.
+    /// writer. Rows that were scavenged here since are removed there, and names after the last row that stays; how far
+    /// streams were scavenged is copied. All this only if the copy of the map there is of version `expected` and the
+    /// log is closed there.
     ///
     /// # Errors
     /// `Unavailable` if a database does not answer.
@@ -442,9 +446,38 @@ impl Relocation {
         self.if_closed(log, expected, async |client: &Client| {
             client.batch_execute(&become_retention).await?;
             let binds: [&(dyn ToSql + Sync); 4] = [&number, &after, &end, &here];
-            client.execute(DELETE_SURPLUS, &binds).await.map(drop)
+            client.execute(DELETE_SURPLUS, &binds).await?;
+            client.batch_execute("RESET ROLE").await?;
+            self.remove_later_names(client, number).await
         })
         .await
+    }
+
+    /// Removes the names of events after the last row of a log, within a transaction. The log may have used their ids
+    /// for other names since.
+    async fn remove_later_names(&self, client: &Client, number: i16) -> Driver<()> {
+        let role = self.config.retention_role();
+        let binds: [&(dyn ToSql + Sync); 2] = [&number, &role];
+        let state = client.query_one(READ_COPY_STATE, &binds).await?;
+        if !state.try_get::<_, bool>("later_names")? {
+            return Ok(());
+        }
+        let last = state.try_get::<_, Option<i64>>("position")?.unwrap_or(0);
+        self.remove_newest(client, number, last).await.map(drop)
+    }
+
+    /// Removes the rows of a log after a position, and names with them, within a transaction. Returns how many rows were
+    /// removed.
+    async fn remove_newest(&self, client: &Client, number: i16, after: i64) -> Driver<i64> {
+        let role = self.config.retention_role();
+        // Only here names are removed, so the role has this right for this transaction alone.
+        let begin = format!("GRANT DELETE ON streams, types TO {role}; SET LOCAL ROLE {role}");
+        let end = format!("RESET ROLE; REVOKE DELETE ON streams, types FROM {role}");
+        client.batch_execute(&begin).await?;
+        let binds: [&(dyn ToSql + Sync); 2] = [&number, &after];
+        let row = client.query_one(DELETE_NEWEST_ROWS, &binds).await?;
+        client.batch_execute(&end).await?;
+        row.try_get(0)
     }
 
     /// Removes the rows of a log from a position on, with their names, newest first, if the copy of the map here is of
@@ -464,20 +497,13 @@ impl Relocation {
     ) -> Result<Option<u64>> {
         let number = log_number(log)?;
         let keep = bound(first.0.saturating_sub(1));
-        let role = self.config.retention_role();
-        // Only here names are removed, so the role has this right for these transactions alone.
-        let begin = format!("GRANT DELETE ON streams, types TO {role}; SET LOCAL ROLE {role}");
-        let end = format!("RESET ROLE; REVOKE DELETE ON streams, types FROM {role}");
         let mut removed = 0;
         loop {
             let after = self.newest_page_after(log, keep).await?;
             let mut page = 0_i64;
             let done = self.if_closed(log, expected, async |client: &Client| {
-                client.batch_execute(&begin).await?;
-                let binds: [&(dyn ToSql + Sync); 2] = [&number, &after];
-                let row = client.query_one(DELETE_NEWEST_ROWS, &binds).await?;
-                page = row.try_get(0)?;
-                client.batch_execute(&end).await
+                page = self.remove_newest(client, number, after).await?;
+                Ok(())
             });
             if !done.await? {
                 return Ok(None);
@@ -501,6 +527,7 @@ impl Relocation {
     async fn copy_scavenges(&self, to: &Self, log: LogId, expected: u64) -> Result<bool> {
         let number = log_number(log)?;
         to.if_closed(log, expected, async |client: &Client| {
+            to.remove_later_names(client, number).await?;
             client.execute(DELETE_SCAVENGES, &[&number]).await?;
             let columns =
                 "stream, last_revision, last_position, events, payload_bytes, scavenged, log";
@@ -541,6 +568,7 @@ fn copy_state(row: &Row, copy: MapCopy) -> ReadResult<CopyState> {
     Ok(CopyState {
         copy,
         held,
+        later_names: row.try_get("later_names")?,
         nodes: row.try_get::<_, i64>("nodes")?.unsigned_abs(),
         scavenged: row.try_get::<_, i64>("scavenged")?.unsigned_abs(),
     })

@@ -282,8 +282,10 @@ impl Mover {
         let facts = states.iter().zip(shown);
         let facts = facts.map(|(state, (shown, shows_arrival))| {
             let mut shows = vec![true; states.len()];
+            let mut continues: Vec<bool> = states.iter().map(|other| !other.later_names).collect();
             for ((place, _), shown) in rows.iter().zip(shown) {
-                shows[*place] = shown;
+                shows[*place] = shown.shows;
+                continues[*place] &= shown.has;
             }
             Fact {
                 map: state.copy.map.clone(),
@@ -291,6 +293,7 @@ impl Mover {
                 closed: state.held.closed,
                 last: state.held.last.map_or(RowMark::NONE, |row| row.mark),
                 shows,
+                continues,
                 shows_arrival,
                 scavenged: state.scavenged,
             }

@@ -16,8 +16,10 @@
 //!
 //! Invariants: a log is closed in every database that holds rows of it, but for the one that the map names; it is
 //! opened only when all copies of the map agree, and its home proves to be it; the new database decides between
-//! arriving and being taken back, since both are changes of its copy from the same version; no row is given up that the
-//! log does not have, unless [`Loss::Accepted`] was said. Not here: doing the steps.
+//! arriving and being taken back, since both are changes of its copy from the same version; rows are copied only behind
+//! a row that the log has, never behind one that it seems to have scavenged, since that may be one of another history;
+//! no row is given up that the log neither has nor seems to have scavenged, unless [`Loss::Accepted`] was said. Not
+//! here: doing the steps.
 
 use std::collections::BTreeSet;
 
@@ -69,6 +71,9 @@ pub struct Fact {
     /// For each database, in the order of the newest map, whether this one has the last row of that one, or has
     /// scavenged it.
     pub shows: Vec<bool>,
+    /// For each database, whether what this one has can be copied behind what that one has: this one has the last row
+    /// of that one, and that one has no names of later events.
+    pub continues: Vec<bool>,
     /// Whether this database has the last row that came along when the log moved the last time, or has scavenged it.
     pub shows_arrival: bool,
     /// How many events of the log were scavenged here.
@@ -123,7 +128,7 @@ pub enum Step {
         expected: u64,
     },
     /// Compare the copied rows with those in the old database by position and writer, and remove from the copy what was
-    /// scavenged since, under the same conditions.
+    /// scavenged since, and names after the last row that stays, under the same conditions.
     Compare {
         /// The place of the database that was copied from.
         from: usize,
@@ -323,19 +328,21 @@ impl<'a> Stand<'a> {
         let expected = self.map.version();
         let after = new.last.position;
         let missing = old.last.position.0.saturating_sub(after.0);
+        let is_behind = missing > if old.closed { 0 } else { NEAR };
+        let continues = old.continues.get(to) == Some(&true);
         Ok(if !new.closed {
             Step::Close {
                 place: to,
                 expected,
             }
-        } else if missing > if old.closed { 0 } else { NEAR } {
+        } else if is_behind && continues {
             Step::Copy {
                 from,
                 to,
                 after,
                 expected,
             }
-        } else if !compared.contains(&to) {
+        } else if !continues || !compared.contains(&to) {
             Step::Compare { from, to, expected }
         } else if !old.closed {
             Step::Close {

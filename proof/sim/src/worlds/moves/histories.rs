@@ -257,6 +257,80 @@ pub(super) async fn a_copy_that_is_open_is_told_of_once(world: SharedWorld) {
     }
 }
 
+/// A log that has scavenged an event of the same stream and revision as one that was given up.
+struct LookAlike {
+    /// Where the log lies.
+    home: usize,
+    /// Where the event was that was given up, and the moment at which it was there.
+    copy: usize,
+    moment: usize,
+}
+
+impl LookAlike {
+    async fn new(world: &SharedWorld) -> Self {
+        let mut process = process(world).await.expect("a new store");
+        process.appends_to(world, 0).await;
+        let copy = lock(world).home();
+        let home = (copy + 1) % DATABASES;
+        lock(world).finish(Goals::Move(home)).expect("free");
+        let before = lock(world).moment(copy);
+        lock(world).finish(Goals::Move(copy)).expect("free");
+        process.appends_to(world, 1).await;
+        let moment = lock(world).moment(copy);
+        lock(world).restore_to(copy, before);
+        lock(world)
+            .finish(Goals::From(home, Loss::Accepted))
+            .expect("accepted");
+        process.appends_to(world, 2).await;
+        process.appends_to(world, 2).await;
+        lock(world).remove_oldest(2, 1);
+        Self { home, copy, moment }
+    }
+
+    /// The event is there again, and the log moves to it.
+    async fn moves_there(&self, world: SharedWorld) {
+        lock(&world).restore_to(self.copy, self.moment);
+        {
+            let world = lock(&world);
+            assert!(world.seems_whole() && !world.is_whole());
+        }
+        lock(&world).finish(Goals::Move(self.copy)).expect("free");
+        let mut process = process(&world).await.expect("nothing is lost");
+        assert!(reads(&process, &world).await && process.appends(&world).await);
+    }
+}
+
+impl Process {
+    /// Appends to the stream with this name, again after a batch has missed.
+    async fn appends_to(&mut self, world: &SharedWorld, name: u8) {
+        for _ in 0..5 {
+            lock(world).planned = Some(name);
+            if self.append(world).await {
+                return;
+            }
+        }
+        panic!("never appended");
+    }
+}
+
+/// What happened: what an old copy had after the last row of the log counted as scavenged, since the log had scavenged
+/// another event of that stream and revision. The names of the old copy stayed, and the log took them over.
+pub(super) async fn a_copy_of_a_history_that_was_given_up_gets_the_names_of_the_log(
+    world: SharedWorld,
+) {
+    LookAlike::new(&world).await.moves_there(world).await;
+}
+
+/// Goal: the same if the log was closed for a move before its new database was restored.
+pub(super) async fn a_closed_log_is_not_copied_behind_a_history_that_was_given_up(
+    world: SharedWorld,
+) {
+    let alike = LookAlike::new(&world).await;
+    lock(&world).close_to_move(alike.copy);
+    assert!(lock(&world).is_closed(alike.home));
+    alike.moves_there(world).await;
+}
+
 /// Counts warnings about open copies.
 #[derive(Clone, Default)]
 struct Warnings(Arc<AtomicUsize>);

@@ -227,6 +227,27 @@ pub(super) async fn a_home_that_has_not_noted_the_log_is_refused_though_nothing_
     }
 }
 
+/// Goal: the ends of all logs at once are those of their homes: not of a copy that a log has left, nor of a database
+/// that was set back while it was asked.
+pub(super) async fn the_ends_of_logs_come_from_where_the_logs_lie(world: SharedWorld) {
+    let mut before = process(&world).await.expect("a new store");
+    assert!(before.appends(&world).await);
+    let to = (lock(&world).home() + 1) % DATABASES;
+    lock(&world).finish(Goals::Move(to)).expect("free");
+    let mut other = process(&world).await.expect("whole");
+    assert!(other.appends(&world).await, "in the new home");
+    let asked = async || {
+        let mut ends = before.store.each_log_end(Purpose::Append).await;
+        ends.swap_remove(usize::from(LOG.0))
+    };
+    let end = asked().await.expect("the process follows the log");
+    assert_eq!(Some(end), other.end);
+    lock(&world).histories[to] += 1;
+    let error = asked().await.expect_err("the history has ended");
+    assert!(error.to_string().contains("changed meanwhile"), "{error}");
+    assert_eq!(asked().await.ok(), other.end);
+}
+
 /// Goal: what a database answers while its history ends, or that of another one, does not count, since it may show what
 /// is gone, or not be all; it is asked again, but not for ever.
 pub(super) async fn an_answer_counts_only_in_the_history_in_which_it_was_asked_for(

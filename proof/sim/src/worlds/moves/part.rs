@@ -141,6 +141,15 @@ pub(super) fn mark_of(id: EventId) -> RowMark {
     }
 }
 
+/// The stream with this name.
+pub(super) fn stream_of(name: u8) -> StreamId {
+    StreamId::new(name.to_string()).expect("valid")
+}
+
+fn name_of(stream: &StreamId) -> u8 {
+    stream.as_str().parse().expect("made of a name")
+}
+
 fn event(row: &Row) -> RecordedEvent {
     RecordedEvent {
         stream: StreamId::new("s").expect("valid"),
@@ -340,16 +349,15 @@ impl LogWriter for Writer {
             let error = Error::unavailable("the connection has ended");
             return ready(BatchOutcome::Unknown(error)).boxed();
         }
-        let row = |row: &gesta_core::backend::Row| Row {
-            mark: RowMark {
+        let event = |row: &gesta_core::backend::Row| {
+            let mark = RowMark {
                 position: row.position,
                 writer: self.epoch,
-            },
-            stream: row.stream_row.0,
-            revision: row.revision.0,
+            };
+            (mark, name_of(&row.stream))
         };
-        let rows: Vec<Row> = batch.rows.iter().map(row).collect();
-        let outcome = match world.append(self.place, batch.after, &rows, knows) {
+        let events: Vec<(RowMark, u8)> = batch.rows.iter().map(event).collect();
+        let outcome = match world.append(self.place, batch.after, &events, knows) {
             true => BatchOutcome::Committed,
             false => BatchOutcome::Missed,
         };

@@ -17,6 +17,8 @@ use crate::choices::Choices;
 pub(super) const LOG: LogId = LogId(1);
 pub(super) const DATABASES: usize = 3;
 pub(super) const LOGS: u16 = 4;
+/// How many streams there are.
+const STREAMS: usize = 3;
 
 pub(super) type SharedWorld = Arc<Mutex<World>>;
 
@@ -31,8 +33,11 @@ pub(super) fn lock(world: &SharedWorld) -> MutexGuard<'_, World> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Row {
     pub(super) mark: RowMark,
-    pub(super) stream: u64,
+    /// The id of the stream: the position of its first event.
+    stream: u64,
     pub(super) revision: u64,
+    /// What whoever has appended the event calls the stream.
+    name: u8,
 }
 
 impl Row {
@@ -51,9 +56,13 @@ pub(super) struct Database {
     pub(super) copy: MapCopy,
     pub(super) closed: bool,
     pub(super) rows: Vec<Row>,
+    /// The names of streams by their ids.
+    names: BTreeMap<u64, u8>,
     /// For each stream the last revision that was scavenged.
     scavenges: BTreeMap<u64, u64>,
     scavenged: u64,
+    /// The rows that were scavenged, which no database remembers.
+    removed: Vec<RowMark>,
 }
 
 impl Database {
@@ -61,7 +70,37 @@ impl Database {
         self.rows.last().map_or(RowMark::NONE, |row| row.mark)
     }
 
-    /// What the product asks by `show_rows.sql`.
+    /// Stores an event of the stream with this name, and returns the row. It does not depend on what is stored in
+    /// other databases, so another history may use the same stream and revision.
+    fn append(&mut self, mark: RowMark, name: u8) -> Row {
+        let known = self.names.iter().find(|(_, one)| **one == name);
+        let (stream, revision) = match known.map(|(id, _)| *id) {
+            None => (mark.position.0, 0),
+            Some(id) => {
+                let of_stream = self.rows.iter().filter(|row| row.stream == id);
+                let last = of_stream.map(|row| row.revision).max();
+                let last = last.max(self.scavenges.get(&id).copied());
+                (id, last.map_or(0, |last| last + 1))
+            }
+        };
+        let row = Row {
+            mark,
+            stream,
+            revision,
+            name,
+        };
+        self.names.insert(stream, name);
+        self.rows.push(row);
+        row
+    }
+
+    /// Whether the database has a row, or has scavenged that very row.
+    fn has_had(&self, mark: RowMark) -> bool {
+        self.rows.iter().any(|row| row.mark == mark) || self.removed.contains(&mark)
+    }
+
+    /// What the product asks by `show_rows.sql`. The row may be one of another history, if the database has scavenged
+    /// one of the same stream and revision.
     pub(super) fn shows(&self, asked: &HeldRow) -> bool {
         let mut rows = self.rows.iter();
         match rows.find(|row| row.mark.position == asked.mark.position) {
@@ -74,7 +113,12 @@ impl Database {
         }
     }
 
-    /// The same of a row of which the mark alone is known.
+    /// Whether the database seems to have scavenged a row that it has never had.
+    fn mistakes(&self, row: &Row) -> bool {
+        self.shows(&row.held()) && !self.has_had(row.mark)
+    }
+
+    /// The same as [`shows`](Self::shows) of a row of which the mark alone is known.
     fn shows_mark(&self, mark: RowMark) -> bool {
         let mut rows = self.rows.iter();
         match rows.find(|row| row.mark.position == mark.position) {
@@ -136,7 +180,10 @@ pub(super) struct World {
     mover: Mover,
     pub(super) choices: Choices,
     next_writer: i64,
-    revisions: [u64; 2],
+    /// The name of the stream of the next event, if a schedule names it.
+    pub(super) planned: Option<u8>,
+    /// How often a database was restored to a row that the home of the log took for one that it had scavenged.
+    mistaken: u64,
     /// Whether something happens within calls.
     pub(super) trouble: bool,
 }
@@ -152,8 +199,10 @@ impl World {
             copy: MapCopy::new(map.databases()[place].id, map.clone()),
             closed: false,
             rows: Vec::new(),
+            names: BTreeMap::new(),
             scavenges: BTreeMap::new(),
             scavenged: 0,
+            removed: Vec::new(),
         };
         let databases: Vec<Database> = (0..DATABASES).map(database).collect();
         let past = databases.iter().map(|one| {
@@ -179,7 +228,8 @@ impl World {
             mover: Mover::new(Goals::Undo),
             choices,
             next_writer: 1,
-            revisions: [0; 2],
+            planned: None,
+            mistaken: 0,
             trouble: false,
         }))
     }
@@ -199,11 +249,10 @@ impl World {
         WriterEpoch(self.next_writer)
     }
 
-    /// The stream of the next event, and its revision there. Revisions are not checked, and only grow.
-    pub(super) fn next_revision(&mut self) -> (u64, u64) {
-        let stream = self.below(2);
-        self.revisions[stream] += 1;
-        (u64::try_from(stream).expect("few"), self.revisions[stream])
+    /// The name of the stream of the next event.
+    pub(super) fn next_name(&mut self) -> u8 {
+        let planned = self.planned.take();
+        planned.unwrap_or_else(|| u8::try_from(self.below(STREAMS)).expect("few"))
     }
 
     pub(super) fn newest(&self) -> &LogMap {
@@ -219,14 +268,31 @@ impl World {
         self.losses
     }
 
+    pub(super) fn mistaken(&self) -> u64 {
+        self.mistaken
+    }
+
     /// Whether the home of the log has noted that it came, and has, or has scavenged, the last row of every other copy.
     pub(super) fn is_whole(&self) -> bool {
+        self.is_whole_by(|home, last| home.has_had(last.mark))
+    }
+
+    /// The same, as far as the databases can tell. A row of a history that was given up may pass for one that was
+    /// scavenged; the log goes on then, which is what has been accepted.
+    pub(super) fn seems_whole(&self) -> bool {
+        self.is_whole_by(|home, last| home.shows(&last.held()))
+    }
+
+    fn is_whole_by(&self, has: impl Fn(&Database, &Row) -> bool) -> bool {
         let home = &self.databases[self.home()];
-        if !home.copy.has(LOG, self.newest()) {
-            return false;
-        }
-        let lasts = self.databases.iter().filter_map(|other| other.rows.last());
-        lasts.into_iter().all(|last| home.shows(&last.held()))
+        let mut lasts = self.databases.iter().filter_map(|other| other.rows.last());
+        home.copy.has(LOG, self.newest()) && lasts.all(|last| has(home, last))
+    }
+
+    /// Whether a database takes the last row of another one for one that it had itself.
+    fn is_mistaken(&self, place: usize) -> bool {
+        let mut lasts = self.databases.iter().filter_map(|other| other.rows.last());
+        lasts.any(|last| self.databases[place].mistakes(last))
     }
 
     pub(super) fn is_closed(&self, place: usize) -> bool {
@@ -326,13 +392,13 @@ impl World {
         self.away[place] = true;
     }
 
-    /// A batch is stored in a database, if the row that it names is the last one there. `knows` tells whether the
-    /// process knows everything that it must know.
+    /// A batch of events of streams with these names is stored in a database, if the row that it names is the last one
+    /// there. `knows` tells whether the process knows everything that it must know.
     pub(super) fn append(
         &mut self,
         place: usize,
         after: LogEnd,
-        rows: &[Row],
+        events: &[(RowMark, u8)],
         knows: bool,
     ) -> bool {
         let after = RowMark {
@@ -344,7 +410,7 @@ impl World {
             return false;
         }
         assert!(
-            !knows || self.is_whole(),
+            !knows || self.seems_whole(),
             "acknowledged in a log that is lost, in {place}: {:#?}",
             self.databases
         );
@@ -354,9 +420,11 @@ impl World {
             "acknowledged beside the log, in {place}: {:#?}",
             self.databases
         );
+        let mut database = self.databases[place].clone();
+        let rows = events.iter();
+        let rows = rows.map(|(mark, name)| database.append(*mark, *name));
         self.log.extend(rows);
-        let rows = rows.to_vec();
-        self.change(place, |database| database.rows.extend(rows));
+        self.change(place, |present| *present = database);
         true
     }
 
@@ -365,12 +433,9 @@ impl World {
         let writer = self.next_writer();
         let position = self.databases[place].last().position.next();
         let mark = RowMark { position, writer };
-        let row = Row {
-            mark,
-            stream: 0,
-            revision: 99,
-        };
-        self.change(place, |database| database.rows.push(row));
+        self.change(place, |database| {
+            database.append(mark, 0);
+        });
     }
 
     /// A fail-over loses the row that closes the log in a database, and nobody notices.
@@ -383,36 +448,47 @@ impl World {
         self.change(place, |database| database.copy.map = map.clone());
     }
 
-    /// Removes the oldest events of one stream where the log is open, but never the last row.
+    /// Scavenges a stream where the log is open.
     pub(super) fn scavenge(&mut self) {
         let home = self.home();
-        let is_proven = self.databases[home].copy.has(LOG, self.newest());
-        if self.databases[home].closed || !is_proven || self.databases[home].rows.len() < 2 {
+        if self.databases[home].closed || !self.seems_whole() {
             return;
         }
-        let stream = u64::try_from(self.below(2)).expect("few");
+        let streams: Vec<u64> = self.databases[home].names.keys().copied().collect();
+        if !streams.is_empty() {
+            let (stream, events) = (streams[self.below(streams.len())], 1 + self.below(3));
+            self.remove_oldest(stream, events);
+        }
+    }
+
+    /// Removes the oldest events of a stream from the home of the log, but never the last row.
+    pub(super) fn remove_oldest(&mut self, stream: u64, events: usize) {
+        let home = self.home();
         let rows = &self.databases[home].rows;
-        let (last, of_stream) = (
-            rows.last().copied(),
-            rows.iter().filter(|row| row.stream == stream),
-        );
-        let Some(first) = of_stream.copied().next().filter(|row| Some(*row) != last) else {
+        let but_the_last = rows.iter().take(rows.len().saturating_sub(1));
+        let of_stream = but_the_last.filter(|row| row.stream == stream);
+        let removed: Vec<Row> = of_stream.take(events).copied().collect();
+        let Some(newest) = removed.last().map(|row| row.revision) else {
             return;
         };
-        self.gone.push(first.mark);
+        let marks: Vec<RowMark> = removed.iter().map(|row| row.mark).collect();
+        self.gone.extend(&marks);
         self.change(home, |database| {
-            database.rows.retain(|row| *row != first);
-            database.scavenges.insert(stream, first.revision);
-            database.scavenged += 1;
+            database.rows.retain(|row| !removed.contains(row));
+            let last = database.scavenges.entry(stream).or_default();
+            *last = newest.max(*last);
+            database.scavenged += u64::try_from(marks.len()).expect("few");
+            database.removed.extend(&marks);
         });
     }
 
     /// A database loses its newest changes, or is set back, or forward, to any state that it has ever had, at times to
-    /// one with rows that the log has lost, or that were given up.
+    /// one with rows that the log has lost, or that were given up, whether the home of the log can tell that or not.
     pub(super) fn lose(&mut self) {
         let place = self.below(DATABASES);
-        let beside = self.moments_beside(place);
-        let moment = match self.below(3) {
+        let beside = self.moments_with(place, |home, row| !home.shows(&row.held()));
+        let alike = self.moments_with(place, Database::mistakes);
+        let moment = match self.below(4) {
             0 => {
                 let mut moment = self.present[place];
                 for _ in 0..self.below(5) {
@@ -421,22 +497,24 @@ impl World {
                 moment
             }
             1 if !beside.is_empty() => beside[self.below(beside.len())],
+            2 if !alike.is_empty() => alike[self.below(alike.len())],
             _ => self.below(self.past[place].len()),
         };
         if self.may_restore(place, moment) {
+            self.mistaken += u64::from(alike.contains(&moment));
             self.restore_to(place, moment);
         }
     }
 
-    /// The moments of a database at which it had a last row that the home of the log does not show, and to which it may
+    /// The moments of a database at which it had such a last row, as the home of the log sees it, and to which it may
     /// be restored.
-    fn moments_beside(&self, place: usize) -> Vec<usize> {
+    fn moments_with(&self, place: usize, is_such: impl Fn(&Database, &Row) -> bool) -> Vec<usize> {
         let home = &self.databases[self.home()];
-        let is_beside = |moment: &usize| {
+        let is_one = |moment: &usize| {
             let last = self.past[place][*moment].database.rows.last();
-            last.is_some_and(|row| !home.shows(&row.held())) && self.may_restore(place, *moment)
+            last.is_some_and(|row| is_such(home, row)) && self.may_restore(place, *moment)
         };
-        (0..self.past[place].len()).filter(is_beside).collect()
+        (0..self.past[place].len()).filter(is_one).collect()
     }
 
     /// Whether the maps agree after such a loss. Two maps of one version are refused by everybody, and a newer map than
@@ -482,29 +560,41 @@ impl World {
         self.begin_again();
     }
 
-    /// What must be there after a loss: if the log is whole in its home, what that one has; else all that any database
-    /// has.
+    /// What must be there after a loss: if the log seems whole in its home, what that one has; else all that any
+    /// database has.
     fn begin_again(&mut self) {
         self.losses += 1;
         self.gone.clear();
         let home = self.home();
         let is_left = |place: usize| place != home && !self.databases[place].closed;
         self.left_open = std::array::from_fn(is_left);
-        if self.is_whole() {
+        if self.seems_whole() {
             self.log.clone_from(&self.databases[home].rows);
             return;
         }
         let survives = |row: &Row| {
             let mut databases = self.databases.iter();
-            databases.any(|database| database.shows(&row.held()))
+            databases.any(|database| database.has_had(row.mark))
         };
         let kept = self.log.iter().rposition(survives).map_or(0, |at| at + 1);
         self.log.truncate(kept);
     }
 
-    /// What must never be: the log is open where it does not lie, though no loss has left it open there.
+    /// What must never be: the log is open where it does not lie, though no loss has left it open there; or an event
+    /// is in another stream than the one that it was appended to.
     fn check(&mut self) {
         let home = self.home();
+        for (place, database) in self.databases.iter().enumerate() {
+            for row in &database.rows {
+                let name = database.names.get(&row.stream);
+                assert_eq!(
+                    name,
+                    Some(&row.name),
+                    "the stream of {row:?} in {place}: {:#?}",
+                    self.databases
+                );
+            }
+        }
         for (place, database) in self.databases.iter().enumerate() {
             if place == home || database.closed {
                 self.left_open[place] = false;

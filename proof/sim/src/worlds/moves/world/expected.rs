@@ -1,6 +1,8 @@
 //! What reads must show.
 
 use super::{Row, World};
+use gesta_core::Position;
+use gesta_core::backend::LogEnd;
 use gesta_postgres::RowMark;
 
 impl World {
@@ -23,7 +25,7 @@ impl World {
             return;
         }
         assert!(
-            self.is_whole(),
+            self.seems_whole(),
             "answered although the log is lost: {:#?}",
             self.databases
         );
@@ -48,10 +50,26 @@ impl World {
         }
     }
 
+    /// Checks what a process was told to be the end of the log, when `before` was expected before it asked. `knew`
+    /// tells whether it knew everything then: what it notices after the answer about the log comes too late.
+    pub(in crate::worlds::moves) fn check_end(&self, before: &Expected, knew: bool, end: &LogEnd) {
+        assert_ne!(*end, LogEnd::CLOSED, "the end of a copy");
+        if !knew || before.losses != self.losses {
+            return;
+        }
+        let last = before.rows.last();
+        let last = last.map_or(Position::START, |row| row.mark.position);
+        assert!(
+            self.seems_whole() && end.position >= last,
+            "{end:?}, and the log ended at {last}: {:#?}",
+            self.databases
+        );
+    }
+
     /// Whether the log has this row, which it may have scavenged before the last loss.
     fn is_in_log(&self, row: &Row) -> bool {
         let home = &self.databases[self.home()];
-        home.rows.contains(row) || !home.shows(&row.held())
+        home.rows.contains(row) || !home.has_had(row.mark)
     }
 }
 
