@@ -22,13 +22,17 @@ mod named;
 mod part;
 mod world;
 
+use std::future::ready;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 
+use futures::StreamExt as _;
 use gesta_core::backend::{
     Backend, Batch, BatchOutcome, LogEnd, LogTail, LogWriter, Purpose, RowId,
 };
-use gesta_core::{ContentType, ErrorKind, EventId, EventType, LogId, Position, Revision, Tags};
+use gesta_core::{
+    ContentType, ErrorKind, EventId, EventType, LogId, Position, Result, Revision, Tags,
+};
 use gesta_postgres::core::several::{Fact, Goal, Loss, Several, Step, next_step};
 use gesta_postgres::{Moving, RowMark};
 use tokio::runtime::{Builder, Runtime};
@@ -232,10 +236,19 @@ impl Process {
             let world = lock(world);
             (world.expected(), world.knows(self.id))
         };
-        let ends = self.store.each_log_end(Purpose::Append).await;
-        if let Ok(end) = &ends[usize::from(LOG.0)] {
-            lock(world).check_end(&before, knew, end);
+        if let Ok(end) = self.end_among_all().await {
+            lock(world).check_end(&before, knew, &end);
         }
+    }
+
+    /// Asks for the ends of all logs at once, and gives that of the log.
+    async fn end_among_all(&self) -> Result<LogEnd> {
+        let ends = self.store.each_log_end(Purpose::Append);
+        let found = ends.filter(|(log, _)| ready(*log == LOG)).collect::<Vec<_>>();
+        let mut found = found.await.into_iter().map(|(_, end)| end);
+        let end = found.next().expect("every log is told of");
+        assert!(found.next().is_none(), "and once");
+        end
     }
 
     /// Reads the whole log page by page. Returns the rows; `None` if that fails.

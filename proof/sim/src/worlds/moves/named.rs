@@ -236,10 +236,7 @@ pub(super) async fn the_ends_of_logs_come_from_where_the_logs_lie(world: SharedW
     lock(&world).finish(Goals::Move(to)).expect("free");
     let mut other = process(&world).await.expect("whole");
     assert!(other.appends(&world).await, "in the new home");
-    let asked = async || {
-        let mut ends = before.store.each_log_end(Purpose::Append).await;
-        ends.swap_remove(usize::from(LOG.0))
-    };
+    let asked = async || before.end_among_all().await;
     let end = asked().await.expect("the process follows the log");
     assert_eq!(Some(end), other.end);
     lock(&world).histories[to] += 1;
