@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use gesta::entity::{Context, Decider, Entities, EntityType, JsonEvents, Request};
-use gesta_chaos::load::{Hurt, Load, Shown};
+use gesta_chaos::load::{FaultEffects, Load, StretchReport};
 use gesta_chaos::world::World;
 use gesta_chaos::{Chaos, Fault, WorldKind};
 use gesta_core::{AllFrom, Filter, ReadAll};
@@ -142,7 +142,7 @@ impl Load for Deposits {
         Ok(begun.elapsed())
     }
 
-    async fn end(&mut self, world: &World, _: &Hurt) -> Result<Shown> {
+    async fn end(&mut self, world: &World, _: &FaultEffects) -> Result<StretchReport> {
         self.stop.store(true, Ordering::SeqCst);
         while let Some(ended) = self.callers.join_next().await {
             ended?;
@@ -181,21 +181,21 @@ impl Load for Deposits {
         }
         accounts.shutdown().await;
         store.shutdown().await?;
-        Ok(Shown {
+        Ok(StretchReport {
             acknowledged: self.told(),
             problems,
-            ..Shown::default()
+            ..StretchReport::default()
         })
     }
 
-    async fn finish(&mut self, _: &World, is_stopped: bool) -> Result<Shown> {
+    async fn finish(&mut self, _: &World, is_stopped: bool) -> Result<StretchReport> {
         if let Some(store) = self.store.take().filter(|_| !is_stopped) {
             if let Some(accounts) = self.accounts.take() {
                 accounts.shutdown().await;
             }
             store.shutdown().await?;
         }
-        Ok(Shown::default())
+        Ok(StretchReport::default())
     }
 }
 

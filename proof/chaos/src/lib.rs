@@ -29,9 +29,9 @@ mod fault;
 mod history_file;
 mod inflict;
 mod judge;
+mod library;
 pub mod load;
 mod lossy_fail_over;
-mod own;
 mod per_fault;
 mod round;
 mod run;
@@ -49,7 +49,7 @@ use crate::judge::JudgeArgs;
 use crate::steady::SteadyArgs;
 
 pub use crate::fault::{Fault, WorldKind};
-pub use crate::own::{Chaos, Verdict};
+pub use crate::library::{Chaos, ChaosReport};
 
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {

@@ -47,7 +47,7 @@ impl LoadKind {
 
 /// What a stretch has come to.
 #[derive(Debug, Clone, Default)]
-pub struct Shown {
+pub struct StretchReport {
     /// Commands or appends that were acknowledged.
     pub acknowledged: u64,
     /// Of these, what is not stored.
@@ -72,7 +72,7 @@ pub struct Shown {
 
 /// What has been done to a world in a stretch, as far as it excuses what the load was told.
 #[derive(Debug, Clone, Default)]
-pub struct Hurt {
+pub struct FaultEffects {
     /// The members that were hurt, by their numbers.
     pub members: Vec<usize>,
     /// Times in which somebody is not to blame for an unknown outcome.
@@ -121,16 +121,16 @@ pub trait Load {
     ///
     /// # Errors
     /// What was stored cannot be read, or somebody at work has failed. Broken promises are no errors but problems.
-    async fn end(&mut self, world: &World, hurt: &Hurt) -> Result<Shown>;
+    async fn end(&mut self, world: &World, hurt: &FaultEffects) -> Result<StretchReport>;
 
     /// Looks once more at everything, when nobody works any more: before the members are stopped (`is_stopped` is
     /// false), and after.
     ///
     /// # Errors
     /// As of [`end`](Self::end).
-    async fn finish(&mut self, world: &World, is_stopped: bool) -> Result<Shown> {
+    async fn finish(&mut self, world: &World, is_stopped: bool) -> Result<StretchReport> {
         let _ = (world, is_stopped);
-        Ok(Shown::default())
+        Ok(StretchReport::default())
     }
 
     /// Lets those go who come back by a checkpoint.

@@ -19,7 +19,7 @@ use self::plan::Plan;
 use crate::fault::Fault;
 use crate::inflict::patroni;
 use crate::load::groups::{Extent, Groups, Loss, PATIENCE};
-use crate::load::{Hurt, Shown};
+use crate::load::{FaultEffects, StretchReport};
 use crate::world::{Database, World};
 
 /// How often waits look.
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// What a round has shown, and how long after the promotion everybody knew of it.
 pub(crate) struct LossyReport {
-    pub(crate) shown: Shown,
+    pub(crate) shown: StretchReport,
     pub(crate) known_after: Duration,
 }
 
@@ -117,7 +117,7 @@ impl LossyRound<'_> {
         };
         let mut shown = self
             .groups
-            .judge(self.world, &Hurt::default(), Some(&loss))
+            .judge(self.world, &FaultEffects::default(), Some(&loss))
             .await?;
         shown.problems.extend(wrong);
         shown.told = format!("{plan:?}: {}", shown.told);

@@ -24,7 +24,7 @@ use crate::load::appends::{Appends, Through};
 use crate::load::groups::Groups;
 use crate::load::payments::Payments;
 use crate::load::seats::Seats;
-use crate::load::{Excuse, Hurt, Load, LoadKind, Shown};
+use crate::load::{Excuse, FaultEffects, Load, LoadKind, StretchReport};
 use crate::lossy_fail_over::LossyRound;
 use crate::world::{Owners, World};
 
@@ -71,7 +71,7 @@ pub(crate) struct Chaos<'a> {
     /// The stretch under way, its rounds so far, and what was done in it.
     stretch: u32,
     rounds_of_stretch: u32,
-    hurt: Hurt,
+    hurt: FaultEffects,
     outcome: Outcome,
 }
 
@@ -114,7 +114,7 @@ pub(crate) async fn run(
         stop,
         stretch: 0,
         rounds_of_stretch: 0,
-        hurt: Hurt::default(),
+        hurt: FaultEffects::default(),
         outcome: Outcome::new(
             json!({ "parts": plan.parts, "logs": plan.logs, "members": plan.members }),
         ),
@@ -242,7 +242,7 @@ impl Chaos<'_> {
         self.excuse(&inflicted, begun, went_on);
         let shown = match self.rounds_of_stretch >= self.args.stretch_of(&self.scene) {
             true => self.end_stretch(Some(fault)).await?,
-            false => Shown::default(),
+            false => StretchReport::default(),
         };
         self.settle(&inflicted, &shown).await
     }
@@ -270,7 +270,7 @@ impl Chaos<'_> {
             return Ok(());
         }
         self.stretch += 1;
-        self.hurt = Hurt::default();
+        self.hurt = FaultEffects::default();
         self.load.begin(&self.world, self.stretch).await?;
         if let Some(groups) = self.load.groups() {
             groups.settled();
@@ -282,7 +282,7 @@ impl Chaos<'_> {
     }
 
     /// The load ends and is judged.
-    async fn end_stretch(&mut self, last: Option<Fault>) -> Result<Shown> {
+    async fn end_stretch(&mut self, last: Option<Fault>) -> Result<StretchReport> {
         self.rounds_of_stretch = 0;
         let shown = self.load.end(&self.world, &self.hurt).await?;
         self.add(last, &shown);
@@ -290,7 +290,7 @@ impl Chaos<'_> {
     }
 
     /// Adds what a stretch has come to.
-    fn add(&mut self, last: Option<Fault>, shown: &Shown) {
+    fn add(&mut self, last: Option<Fault>, shown: &StretchReport) {
         self.outcome.acknowledged += shown.acknowledged;
         self.outcome.events += shown.events;
         let name = last.map_or_else(|| "at the end".to_owned(), |fault| self.name(fault));
@@ -349,7 +349,7 @@ impl Chaos<'_> {
     }
 
     /// Adds up what a round has shown, and what has become of the logs.
-    async fn settle(&mut self, inflicted: &Inflicted, shown: &Shown) -> Result<()> {
+    async fn settle(&mut self, inflicted: &Inflicted, shown: &StretchReport) -> Result<()> {
         let Inflicted {
             fault,
             name,
@@ -499,7 +499,7 @@ impl Chaos<'_> {
         self.world.verify(program).await
     }
 
-    fn finish(&mut self, shown: Shown) {
+    fn finish(&mut self, shown: StretchReport) {
         self.add(None, &shown);
         if !shown.told.is_empty() {
             self.outcome.told.push(shown.told);
@@ -508,7 +508,7 @@ impl Chaos<'_> {
 }
 
 /// In the order of [`COUNTS`].
-fn counts_of(shown: &Shown) -> [u64; COUNTS.len()] {
+fn counts_of(shown: &StretchReport) -> [u64; COUNTS.len()] {
     [
         shown.acknowledged,
         shown.lost,
@@ -518,7 +518,7 @@ fn counts_of(shown: &Shown) -> [u64; COUNTS.len()] {
     ]
 }
 
-fn told(shown: &Shown) -> String {
+fn told(shown: &StretchReport) -> String {
     match shown.told.is_empty() {
         true => String::new(),
         false => format!("; {}", shown.told),

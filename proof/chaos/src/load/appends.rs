@@ -25,7 +25,7 @@ use gesta_report::failure::{Result, fail};
 use self::record::{COUNTED, Record};
 use self::tails::Manner;
 use self::writers::Claims;
-use super::{Hurt, Load, Shown};
+use super::{FaultEffects, Load, StretchReport};
 use crate::history_file::HistoryFile;
 use crate::per_fault::lost_and_doubled;
 use crate::world::World;
@@ -174,7 +174,7 @@ impl Load for Appends {
         }
     }
 
-    async fn end(&mut self, world: &World, hurt: &Hurt) -> Result<Shown> {
+    async fn end(&mut self, world: &World, hurt: &FaultEffects) -> Result<StretchReport> {
         let Some(mut work) = self.work.take() else {
             return fail("nobody appends");
         };
@@ -187,7 +187,7 @@ impl Load for Appends {
         let store = way.client()?;
         let (mut shown, crew) = match work {
             Work::Nodes { crew, .. } => (of_nodes(&crew, hurt), crew.crew),
-            Work::Servers(crew) => (Shown::default(), crew),
+            Work::Servers(crew) => (StretchReport::default(), crew),
         };
         let (verdict, mut problems) = crew.verdict(&store, &mut self.at).await?;
         let before = record.violations().1;
@@ -204,9 +204,9 @@ impl Load for Appends {
         Ok(judged(shown, &verdict, problems))
     }
 
-    async fn finish(&mut self, _: &World, is_stopped: bool) -> Result<Shown> {
+    async fn finish(&mut self, _: &World, is_stopped: bool) -> Result<StretchReport> {
         if !is_stopped {
-            return Ok(Shown::default());
+            return Ok(StretchReport::default());
         }
         let counts = self.counts.iter().map(|(way, counts)| {
             let counts = COUNTED.iter().zip(counts);
@@ -214,12 +214,12 @@ impl Load for Appends {
             format!("{way}: {}", counts.collect::<Vec<_>>().join(", "))
         });
         let counts = counts.collect::<Vec<_>>().join("; ");
-        Ok(Shown {
+        Ok(StretchReport {
             told: format!(
                 "Appends through {counts}. Tails resumed {} times.",
                 self.resumed
             ),
-            ..Shown::default()
+            ..StretchReport::default()
         })
     }
 
@@ -248,7 +248,7 @@ impl Load for Appends {
 }
 
 /// What only writers that turn to other nodes can tell.
-fn of_nodes(crew: &NodeCrew, hurt: &Hurt) -> Shown {
+fn of_nodes(crew: &NodeCrew, hurt: &FaultEffects) -> StretchReport {
     let errors = crew.errors();
     let unknown = errors
         .iter()
@@ -258,17 +258,17 @@ fn of_nodes(crew: &NodeCrew, hurt: &Hurt) -> Shown {
     let elsewhere = longest
         .iter()
         .filter(|(asked, _)| !asked.iter().any(is_hurt));
-    Shown {
+    StretchReport {
         unknown: unknown.map(|(_, count)| count).sum(),
         longest_elsewhere: elsewhere.map(|(_, longest)| *longest).max(),
         longest: longest.values().copied().max(),
-        ..Shown::default()
+        ..StretchReport::default()
     }
 }
 
-fn judged(shown: Shown, verdict: &Verdict, problems: Vec<String>) -> Shown {
+fn judged(shown: StretchReport, verdict: &Verdict, problems: Vec<String>) -> StretchReport {
     let [lost, doubled] = lost_and_doubled(verdict);
-    Shown {
+    StretchReport {
         acknowledged: verdict.acknowledged as u64,
         lost,
         doubled,

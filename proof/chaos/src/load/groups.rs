@@ -35,7 +35,7 @@ use self::subscribers::Subscribers;
 use self::work::Work;
 use super::appends::writers::work_stream;
 use super::appends::{Through, read_on};
-use super::{Hurt, Load, Shown};
+use super::{FaultEffects, Load, StretchReport};
 use crate::world::{Operator, Way, World};
 
 pub(crate) use self::work::Extent;
@@ -285,9 +285,9 @@ impl Groups {
     pub(crate) async fn judge(
         &mut self,
         world: &World,
-        hurt: &Hurt,
+        hurt: &FaultEffects,
         loss: Option<&Loss>,
-    ) -> Result<Shown> {
+    ) -> Result<StretchReport> {
         let Some(mut work) = self.work.take() else {
             return fail("nobody works");
         };
@@ -366,7 +366,7 @@ impl Groups {
         let before = std::mem::replace(&mut self.stored, stored.events.len() as u64);
         let events = self.stored.saturating_sub(before);
         let count = acknowledged.len();
-        Ok(Shown {
+        Ok(StretchReport {
             acknowledged: count as u64,
             events,
             problems: wrong,
@@ -375,7 +375,7 @@ impl Groups {
                  {answers} answers of an operator, {commanded} commands",
                 seen.told
             ),
-            ..Shown::default()
+            ..StretchReport::default()
         })
     }
 }
@@ -401,13 +401,13 @@ impl Load for Groups {
         Ok(begun.elapsed())
     }
 
-    async fn end(&mut self, world: &World, hurt: &Hurt) -> Result<Shown> {
+    async fn end(&mut self, world: &World, hurt: &FaultEffects) -> Result<StretchReport> {
         self.judge(world, hurt, None).await
     }
 
-    async fn finish(&mut self, _: &World, is_stopped: bool) -> Result<Shown> {
+    async fn finish(&mut self, _: &World, is_stopped: bool) -> Result<StretchReport> {
         if is_stopped {
-            return Ok(Shown::default());
+            return Ok(StretchReport::default());
         }
         if let Some(standing) = self.standing.take()
             && let Some(own) = standing.own
@@ -423,13 +423,13 @@ impl Load for Groups {
             true => "none".to_owned(),
             false => given.join(", "),
         };
-        Ok(Shown {
+        Ok(StretchReport {
             told: format!(
                 "{} events were lost with old primaries, subscribers were told of it {} times; {} deliveries; answers \
                  of an operator: {given}.",
                 self.lost, self.told, self.deliveries
             ),
-            ..Shown::default()
+            ..StretchReport::default()
         })
     }
 

@@ -30,7 +30,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::users::{Common, User};
 use super::seats::DOUBLED;
-use super::{Hurt, Load, Shown};
+use super::{FaultEffects, Load, StretchReport};
 use crate::history_file::HistoryFile;
 use crate::world::clocks::ClockReadings;
 use crate::world::{Member, World};
@@ -164,7 +164,7 @@ impl Load for Payments {
         }
     }
 
-    async fn end(&mut self, world: &World, _: &Hurt) -> Result<Shown> {
+    async fn end(&mut self, world: &World, _: &FaultEffects) -> Result<StretchReport> {
         let (Some(ledger), Some(users)) = (&self.ledger, self.working.take()) else {
             return fail("nobody asks for seats");
         };
@@ -172,7 +172,7 @@ impl Load for Payments {
         let judged = ledger.judge(users, clocks, &self.history).await?;
         let before = std::mem::replace(&mut self.events, judged.events);
         let count = |kind: &Kind| judged.verdict.count(*kind);
-        Ok(Shown {
+        Ok(StretchReport {
             acknowledged: judged.acknowledged,
             lost: count(&Kind::NotStored),
             doubled: DOUBLED.iter().map(count).sum(),
@@ -184,19 +184,19 @@ impl Load for Payments {
                 "{} commands were acknowledged, {} outcomes stayed unknown; {}, all done {:.1?} after the last was due",
                 judged.acknowledged, judged.unknown, judged.counts, judged.done_after
             ),
-            ..Shown::default()
+            ..StretchReport::default()
         })
     }
 
-    async fn finish(&mut self, world: &World, is_stopped: bool) -> Result<Shown> {
+    async fn finish(&mut self, world: &World, is_stopped: bool) -> Result<StretchReport> {
         let Some(ledger) = self.ledger.as_ref().filter(|_| !is_stopped) else {
-            return Ok(Shown::default());
+            return Ok(StretchReport::default());
         };
         let (verdict, counts) = ledger.end(world.clock_readings()).await?;
-        Ok(Shown {
+        Ok(StretchReport {
             problems: verdict.findings(),
             told: format!("{counts}."),
-            ..Shown::default()
+            ..StretchReport::default()
         })
     }
 }

@@ -21,7 +21,7 @@ use gesta_report::failure::{Context, Result, fail};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Hurt, Load, Shown};
+use super::{FaultEffects, Load, StretchReport};
 use crate::history_file::HistoryFile;
 use crate::world::{Member, World};
 
@@ -140,7 +140,7 @@ impl Load for Seats {
     }
 
     /// Ends the users, reads every show through every member, and judges everything.
-    async fn end(&mut self, _: &World, _: &Hurt) -> Result<Shown> {
+    async fn end(&mut self, _: &World, _: &FaultEffects) -> Result<StretchReport> {
         let Some(riding) = self.riding.take() else {
             return fail("nobody asks for seats");
         };
@@ -157,12 +157,12 @@ impl Load for Seats {
         Ok(shown(&checks))
     }
 
-    async fn finish(&mut self, world: &World, is_stopped: bool) -> Result<Shown> {
+    async fn finish(&mut self, world: &World, is_stopped: bool) -> Result<StretchReport> {
         if !is_stopped || self.ledgers.is_empty() {
-            return Ok(Shown::default());
+            return Ok(StretchReport::default());
         }
         let opened = store::open_url(&world.url(), Duration::ZERO, 1).await?;
-        let mut all = Shown::default();
+        let mut all = StretchReport::default();
         for ledger in self.ledgers.drain(..) {
             let mut checks = CinemaChecks::default();
             checks
@@ -179,9 +179,9 @@ impl Load for Seats {
     }
 }
 
-fn shown(checks: &CinemaChecks) -> Shown {
+fn shown(checks: &CinemaChecks) -> StretchReport {
     let verdict = &checks.verdict;
-    Shown {
+    StretchReport {
         acknowledged: checks.acknowledged,
         lost: count(verdict, &[Kind::Lost, Kind::NotStored]),
         doubled: count(verdict, &DOUBLED),
@@ -190,7 +190,7 @@ fn shown(checks: &CinemaChecks) -> Shown {
         events: checks.events.unwrap_or_default(),
         problems: verdict.findings(),
         told: checks.sentence(),
-        ..Shown::default()
+        ..StretchReport::default()
     }
 }
 

@@ -244,7 +244,9 @@ impl Process {
     /// Asks for the ends of all logs at once, and gives that of the log.
     async fn end_among_all(&self) -> Result<LogEnd> {
         let ends = self.store.each_log_end(Purpose::Append);
-        let found = ends.filter(|(log, _)| ready(*log == LOG)).collect::<Vec<_>>();
+        let found = ends
+            .filter(|(log, _)| ready(*log == LOG))
+            .collect::<Vec<_>>();
         let mut found = found.await.into_iter().map(|(_, end)| end);
         let end = found.next().expect("every log is told of");
         assert!(found.next().is_none(), "and once");

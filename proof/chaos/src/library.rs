@@ -13,7 +13,7 @@ use crate::round::{self, Until};
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ChaosReport {
     /// Rounds, one fault each.
     pub rounds: u32,
     /// Commands that were acknowledged, as the load has counted them.
@@ -77,14 +77,14 @@ impl Chaos {
     ///
     /// # Errors
     /// The world cannot be started, or none of the faults fits it. A broken promise is no error.
-    pub async fn run(self, load: impl Load) -> Result<Verdict> {
+    pub async fn run(self, load: impl Load) -> Result<ChaosReport> {
         let program = self.args.program.find()?;
         let scene = self.args.scene(self.world, LoadKind::Own);
         let until = Until::Rounds(self.args.rounds);
         let stop = CancellationToken::new();
         let load = Box::new(load);
         let outcome = round::run(&self.args, scene, until, load, &program, &stop).await?;
-        Ok(Verdict {
+        Ok(ChaosReport {
             rounds: outcome.rounds,
             acknowledged: outcome.acknowledged,
             problems: outcome.problems,
