@@ -194,7 +194,9 @@ fn schedules_of_moves_reach_what_they_are_about() {
 #[test]
 fn schedules_of_gathered_batches_reach_every_answer() {
     let times = reached(&gather::WORLD, 100);
-    let all = ["executed", "collided", "refused", "failed", "missed"];
+    let all = [
+        "executed", "collided", "refused", "failed", "missed", "closed",
+    ];
     assert_reached(&times, 20, &all);
 }
 
