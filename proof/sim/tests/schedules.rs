@@ -136,6 +136,7 @@ fn schedules_of_pipelines_reach_every_outcome() {
         "fell asleep",
         "lost what nobody knows",
         "subscriber resumed",
+        "look overtaken by a commit",
     ];
     assert_reached(&times, 6, &often);
     let ever = [
