@@ -95,6 +95,8 @@ pub struct Hub {
     pub resumed: (u32, u32),
     /// Checkpoint that was refused although it was good.
     violation: Option<String>,
+    /// Number of the history of the last subscriber that ended because the log was found to be another one.
+    ended_in: Option<u64>,
     /// Interest of a subscriber that begins. It is kept from before the end of the log is asked for until the
     /// subscriber has begun.
     interest: Option<Interest>,
@@ -127,6 +129,7 @@ impl Default for Hub {
             resumes: Progress::default(),
             resumed: (0, 0),
             violation: None,
+            ended_in: None,
             interest: None,
             reads: VecDeque::new(),
             is_lane_reading: false,
@@ -332,6 +335,7 @@ impl Hub {
         {
             // It ends with an error; its caller tries to resume.
             Err(_) => {
+                self.ended_in = Some(progress.history);
                 self.resumes = std::mem::take(progress);
                 self.subscriber = None;
                 true
@@ -351,14 +355,20 @@ impl Hub {
         }
     }
 
-    /// Checks what the subscriber was given against the log. If `is_at_peace`, the subscriber must have been given all
-    /// of it.
+    /// Checks what the subscriber was given against the log, and that none has ended while no commit was lost. If
+    /// `is_at_peace`, the subscriber must have been given all of the log.
     ///
     /// # Errors
-    /// The event that is missing, doubled or of another history.
+    /// The event that is missing, doubled or of another history; the subscriber that has ended.
     pub fn check(&self, database: &Database, is_at_peace: bool) -> Result<(), String> {
         if let Some(violation) = &self.violation {
             return Err(violation.clone());
+        }
+        let history = database.history();
+        if self.ended_in == Some(history) {
+            return Err(format!(
+                "a subscriber has ended in history {history}, which is the present one"
+            ));
         }
         let Some(subscriber) = &self.subscriber else {
             return Ok(());
