@@ -544,12 +544,8 @@ pub trait Backend: Send + Sync + 'static {
     /// in any order. The ends are not all of one moment: no checkpoint may be made of them.
     fn each_log_end(&self, purpose: Purpose) -> BoxStream<'_, (LogId, Result<LogEnd>)> {
         let all = async move {
-            let logs = (0..self.info().logs).map(LogId);
-            let each: Vec<_> = match self.log_ends(purpose).await {
-                Ok(ends) => logs.zip(ends.into_iter().map(Ok)).collect(),
-                Err(error) => logs.map(|log| (log, Err(error.clone()))).collect(),
-            };
-            stream::iter(each)
+            let ends = self.log_ends(purpose).await;
+            stream::iter(each_by_itself(self.info().logs, ends))
         };
         stream::once(all).flatten().boxed()
     }
@@ -661,4 +657,39 @@ pub trait Backend: Send + Sync + 'static {
 
     /// Closes all connections. Messages that are queued are sent before, if the database takes them soon.
     async fn close(&self);
+}
+
+/// Tells of each log by itself what was asked for all logs together. If that failed, the end of no log is known.
+fn each_by_itself(logs: u16, ends: Result<Vec<LogEnd>>) -> Vec<(LogId, Result<LogEnd>)> {
+    let logs = (0..logs).map(LogId);
+    match ends {
+        Ok(ends) => logs.zip(ends.into_iter().map(Ok)).collect(),
+        Err(error) => logs.map(|log| (log, Err(error.clone()))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: every log comes once, also if no end is known.
+    #[test]
+    fn ends_that_were_asked_for_together_are_told_of_each_log() {
+        let logs = [0, 1, 2].map(LogId);
+        let end = |position| LogEnd {
+            position: Position(position),
+            ..LogEnd::default()
+        };
+        let ends = [5, 0, 7].map(end);
+        let each = each_by_itself(3, Ok(ends.to_vec()));
+        let known = each
+            .into_iter()
+            .map(|(log, end)| (log, end.ok()))
+            .collect::<Vec<_>>();
+        let expected = [0, 1, 2].map(|log| (logs[log], Some(ends[log])));
+        assert_eq!(known, expected);
+        let failed = each_by_itself(3, Err(Error::unavailable("away")));
+        let failed = failed.into_iter().filter(|(_, end)| end.is_err());
+        assert_eq!(failed.map(|(log, _)| log).collect::<Vec<_>>(), logs);
+    }
 }

@@ -27,6 +27,13 @@ fn range(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
     range.collect()
 }
 
+/// Waits until the process has asked for the end of the first log, whose answer the test holds.
+async fn until_an_end_is_held(process: &Process) {
+    while process.faulty.held(Answers::EndsOfFirstLog) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Goal: what another process has appended in between comes before what this one appended after it, even if no message
 /// about it ever arrives.
 #[tokio::test]
@@ -109,6 +116,53 @@ async fn an_interruption_is_followed_by_a_look() {
     assert!(begun.elapsed() < Duration::from_secs(1));
 }
 
+/// Goal: a subscriber that begins while messages are lost misses nothing, though the end at which it begins was read
+/// before, and its log has no place yet for which the end could be looked at.
+#[tokio::test(start_paused = true)]
+async fn an_interruption_is_not_forgotten_by_a_log_without_a_place() {
+    let world = World::new(1);
+    let (a, b) = (
+        process(&world, Config::default()),
+        process(&world, Config::default()),
+    );
+    b.faulty.lose_messages();
+    a.faulty.hold(Answers::EndsOfFirstLog);
+    let meanwhile = async {
+        until_an_end_is_held(&a).await;
+        b.append("cart-1", 1).await;
+        a.faulty.interrupt();
+        // The look that follows is over before the log has a place.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        a.faulty.release(Answers::EndsOfFirstLog);
+    };
+    let subscribed = a.subscribe(Filter::ALL, SubscribeFrom::End);
+    let (mut subscription, ()) = tokio::join!(subscribed, meanwhile);
+    let begun = Instant::now();
+    assert_eq!(positions(&mut subscription, 1).await, [1]);
+    assert!(begun.elapsed() < Duration::from_secs(1));
+}
+
+/// Goal: commits of this process during a look at the ends of all logs end no subscriber, though the look has found the
+/// log to end before them.
+#[tokio::test(start_paused = true)]
+async fn commits_during_a_look_end_no_subscriber() {
+    let world = World::new(1);
+    let a = process(&world, Config::default());
+    let mut subscription = a.subscribe(Filter::ALL, SubscribeFrom::End).await;
+    a.append("cart-1", 2).await;
+    assert_eq!(positions(&mut subscription, 2).await, [1, 2]);
+    a.faulty.hold(Answers::EndsOfFirstLog);
+    until_an_end_is_held(&a).await;
+    a.append("cart-1", 3).await;
+    assert_eq!(positions(&mut subscription, 3).await, [3, 4, 5]);
+    a.faulty.release(Answers::EndsOfFirstLog);
+    // The clock is paused: the answer has been taken when this is over.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(a.faulty.held(Answers::EndsOfFirstLog), 0);
+    a.append("cart-1", 1).await;
+    assert_eq!(positions(&mut subscription, 1).await, [6]);
+}
+
 /// What happened: while one of several databases was away, the look at the ends of all logs failed, and the reader of
 /// each log asked for its own, after each look. Goal: only those whose database is away do, and what others append to
 /// the other logs is found.
@@ -163,9 +217,7 @@ async fn a_database_that_hangs_holds_up_nothing_of_the_others() {
     let is_there = |name: &String| a.store.log_of(&stream(name)) == LogId(2);
     let there = names.find(is_there).expect("endless");
     a.faulty.hold(Answers::EndsOfFirstLog);
-    while a.faulty.held(Answers::EndsOfFirstLog) == 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until_an_end_is_held(&a).await;
     let begun = Instant::now();
     b.append(&there, 1).await;
     a.faulty.interrupt();
@@ -570,17 +622,20 @@ async fn every_shutdown_returns_when_the_others_were_told() {
     pipeline.shutdown().await.expect("shut down");
 }
 
-/// What happened: a commit before the task ran that tells the others of commits was told to nobody, until the next one.
-#[tokio::test]
-async fn a_commit_right_after_the_start_is_told() {
-    let faulty = Faulty::start(&World::new(1), |backend| {
+/// Starts a hub alone, which is told of the commits of a test.
+fn hub_alone() -> Faulty<Arc<Hub>> {
+    Faulty::start(&World::new(1), |backend| {
         Hub::start(backend, Config::default().tail, Arc::new(SystemClock))
-    });
+    })
+}
+
+/// A committed batch with one event, at this position.
+fn committed_at(position: u64) -> Arc<Batch> {
     let row = Row {
-        position: Position(1),
+        position: Position(position),
         stream: stream("cart-1"),
         stream_row: RowId(1),
-        revision: Revision(0),
+        revision: Revision(position - 1),
         id: EventId::random(),
         event_type: EventType::new("tested").expect("valid"),
         type_row: RowId(1),
@@ -591,16 +646,42 @@ async fn a_commit_right_after_the_start_is_told() {
         metadata: "".into(),
         tags: Tags::NONE,
     };
-    let batch = Batch {
+    let after = LogEnd {
+        position: Position(position - 1),
+        ..LogEnd::default()
+    };
+    Arc::new(Batch {
         log: LogId(0),
-        after: LogEnd::default(),
+        after,
         rows: vec![row],
         new_streams: Vec::new(),
         new_types: Vec::new(),
-    };
-    faulty.committed(&Arc::new(batch));
+    })
+}
+
+/// What happened: a commit before the task ran that tells the others of commits was told to nobody, until the next one.
+#[tokio::test]
+async fn a_commit_right_after_the_start_is_told() {
+    let faulty = hub_alone();
+    faulty.committed(&committed_at(1));
     faulty.shutdown().await;
     assert_eq!(faulty.messages(), 1);
+}
+
+/// Goal: after a fail-over that lost commits the others are told of new ones at once, and not only when the log has
+/// become longer than it was.
+#[tokio::test(start_paused = true)]
+async fn commits_at_earlier_positions_than_before_are_told() {
+    let faulty = hub_alone();
+    faulty.committed(&committed_at(5));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(faulty.messages(), 1);
+    faulty.begin_history();
+    faulty.committed(&committed_at(3));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(faulty.messages(), 2);
+    faulty.shutdown().await;
+    assert_eq!(faulty.messages(), 2);
 }
 
 fn is_unavailable<T>(message: Option<Result<T>>) -> bool {

@@ -278,6 +278,20 @@ fn what_tailers_got_is_judged() {
     };
     let again = [stored[0].clone(), earlier];
     finds(&of(&again, Extent::BeginningThenLost), &[]);
+    // Nothing comes twice, also to a consumer that sees no positions: neither what is stored nor what was lost.
+    let unplaced = |given: &[Given]| -> Vec<Given> {
+        let unplaced = |one: &Given| Given {
+            position: None,
+            ..one.clone()
+        };
+        given.iter().map(unplaced).collect()
+    };
+    for (part, repeated) in [(&stored[..2], &stored[0]), (&lost[..], &lost[1])] {
+        let twice = unplaced(&[part, std::slice::from_ref(repeated)].concat());
+        let stored = unplaced(&stored);
+        let verdict = tails::judge("t", &twice, &stored, 1, Extent::BeginningThenLost);
+        finds(&verdict, &[Kind::TailerOrder]);
+    }
     let back = [stored[1].clone(), stored[0].clone()];
     assert!(of(&back, Extent::Beginning).count(Kind::TailerOrder) > 0);
     let mut verdict = Verdict::default();

@@ -136,6 +136,7 @@ fn schedules_of_pipelines_reach_every_outcome() {
         "fell asleep",
         "lost what nobody knows",
         "subscriber resumed",
+        "look overtaken by a commit",
     ];
     assert_reached(&times, 6, &often);
     let ever = [
@@ -194,7 +195,9 @@ fn schedules_of_moves_reach_what_they_are_about() {
 #[test]
 fn schedules_of_gathered_batches_reach_every_answer() {
     let times = reached(&gather::WORLD, 100);
-    let all = ["executed", "collided", "refused", "failed", "missed"];
+    let all = [
+        "executed", "collided", "refused", "failed", "missed", "closed",
+    ];
     assert_reached(&times, 20, &all);
 }
 

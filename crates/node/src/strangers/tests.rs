@@ -1,12 +1,15 @@
 //! Who gives way, who is refused, and who joins beside strangers.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
+use gesta_cluster::{LogPlace, Owner};
 use gesta_core::registry::{Beat, Claim, Generation, Join, NodeInfo, NodeState, Tenure};
 use gesta_core::{LogId, Timestamp};
+use gesta_kit::faulty::World;
 use gesta_kit::registry::{MemoryRegistry, look, node_row};
 use gesta_link::{
     Bounds, Call, LinkServer, Protocols, Question, Secret, Serve, Served, StoreIdentity, Times,
@@ -15,6 +18,7 @@ use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use super::*;
+use crate::placements::Placements;
 
 const OURS: &[u8] = b"the secret of this node";
 const THEIRS: &[u8] = b"the secret of the others";
@@ -247,6 +251,58 @@ fn a_row_that_comes_or_goes_is_no_beat() {
         assert_eq!(has_beaten(&both, &seen(is)), beats, "{is:?}");
     }
     assert!(!has_beaten(&seen([None, Some(1)]), &both), "one came");
+}
+
+/// Who owns which log, as the test says.
+struct Arrangement(tokio::sync::watch::Sender<Arc<Placement>>);
+
+impl Placements for Arrangement {
+    fn changes(&self) -> tokio::sync::watch::Receiver<Arc<Placement>> {
+        self.0.subscribe()
+    }
+
+    fn leave(&self) -> BoxFuture<'static, ()> {
+        ready(()).boxed()
+    }
+}
+
+/// Goal: a node that has had a log never gives way, whoever comes later and whatever becomes of the log: it looks no
+/// more whether it must.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_has_a_log_looks_no_more() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let here = Address::from(listener.local_addr().expect("bound"));
+    let me = NodeId(1);
+    let owned_by = |owner: Option<Owner>| {
+        let place = LogPlace {
+            is_mine: owner.is_some(),
+            owner,
+            ..LogPlace::UNKNOWN
+        };
+        Arc::new(Placement {
+            me: Some(me),
+            logs: vec![LogPlace::UNKNOWN, place],
+            ..Placement::default()
+        })
+    };
+    let nobody = tokio::sync::watch::Sender::new(owned_by(None));
+    let arrangement = Arc::new(Arrangement(nobody));
+    let config = crate::node::Config {
+        link: link(here.clone(), OURS),
+        give_up_after: LIMIT,
+    };
+    let placements = Arc::clone(&arrangement) as Arc<dyn Placements>;
+    let store = World::new(2).store().share();
+    let node = Node::start(store, listener, config, placements).expect("starts");
+    let mut watching = pin!(watch(Arc::downgrade(&node), here.clone(), Vec::new()));
+    let looks = LOOK_EVERY * 20;
+    let ended = tokio::time::timeout(looks, watching.as_mut()).await;
+    assert!(ended.is_err(), "it may have to give way");
+    let address = here.as_str().into();
+    let owner = Owner { node: me, address };
+    arrangement.0.send_replace(owned_by(Some(owner)));
+    let ended = tokio::time::timeout(looks, watching).await;
+    assert!(ended.is_ok(), "it has a log, and looks all the same");
 }
 
 /// What happened: a node with another secret joined, took logs which nobody else could reach, and only warned.

@@ -58,7 +58,8 @@ pub enum Extent {
     /// A beginning.
     Beginning,
     /// A beginning, and then perhaps events that were lost; it was told so. It must not have gone on to events that are
-    /// stored after that.
+    /// stored after that, and the revisions of each stream must have grown. Whether anybody ever sent the lost events,
+    /// who calls must find out.
     BeginningThenLost,
 }
 
@@ -91,6 +92,12 @@ pub fn judge(
                         stored.len()
                     )
                 });
+            } else if let Some(back) = first_that_goes_back(given) {
+                verdict.add(Kind::TailerOrder, 1, || {
+                    format!(
+                        "{tailer}: log {log}: it got {back:?} after an event of the stream that is not before it"
+                    )
+                });
             }
         } else if !more.is_empty() || extent == Extent::All && !left.is_empty() {
             verdict.add(Kind::TailerDiffers, 1, || {
@@ -116,6 +123,17 @@ pub fn judge(
         }
     }
     verdict
+}
+
+/// Returns the first event whose revision is not greater than the one before it in its stream: whatever was lost, a
+/// stream only grows within one history.
+fn first_that_goes_back<'a>(given: &[&'a Given]) -> Option<&'a Given> {
+    let mut ends: HashMap<&StreamId, Revision> = HashMap::new();
+    let mut given = given.iter().copied();
+    given.find(|one| {
+        let before = ends.insert(&one.stream, one.revision);
+        before.is_some_and(|before| one.revision <= before)
+    })
 }
 
 /// Judges the positions of what a tailer was given of one log from which nothing is removed: there is no hole.

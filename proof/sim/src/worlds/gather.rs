@@ -1,15 +1,15 @@
 //! The gathering of a connection: several logs whose authors know nothing of each other, and one database.
 //!
-//! Some submit, some statements are executed, some answers arrive. Other processes append too, statements fail, keys
-//! are taken, and content is refused.
+//! Some submit, some statements are executed, some answers arrive. Some close their queues, and open new ones once
+//! everything is answered. Other processes append too, statements fail, keys are taken, and content is refused.
 //!
 //! Checked: chains are unbroken (`database` checks what each batch is stored upon); nothing is stored twice; every
 //! batch is answered once and truly; no batch misses but for its own log's sake; nothing waits while nothing is under
-//! way; and only what is refused by itself is called refused.
+//! way; nothing of a closed queue is sent; and only what is refused by itself is called refused.
 
 mod database;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use gesta_core::backend::WriterEpoch;
@@ -40,12 +40,13 @@ const OFTEN: [u32; 4] = [0, 0, 20, 200];
 
 /// One log, as whoever appends to it sees it.
 struct Author {
-    queue: QueueId,
+    /// `None` while the queue is closed.
+    queue: Option<QueueId>,
     log: LogId,
     epoch: WriterEpoch,
     /// What the next batch follows, and the batch that has stored it.
     tip: (RowPlace, u32),
-    /// The author knows that something was not stored, and begins again at the end of the log.
+    /// The author knows that something was not stored, or has closed its queue, and begins again at the end of the log.
     has_lost: bool,
 }
 
@@ -61,9 +62,13 @@ struct Connection<'a> {
     gather: Gather<TestBatch>,
     now: Moment,
     batches: u32,
+    /// The greatest epoch of an author.
+    epochs: i64,
     authors: Vec<Author>,
     database: Database,
     pending: HashMap<Ticket, Pending>,
+    /// The batches that had no verdict when their queue was closed.
+    closed: HashSet<u32>,
     decided: Vec<(TestBatch, BatchVerdict)>,
     /// Other processes append too.
     has_rivals: bool,
@@ -74,10 +79,11 @@ struct Connection<'a> {
 fn run(schedule: &mut Schedule) -> Result<(), String> {
     let mut connection = Connection::new(schedule);
     for _ in 0..connection.choices().pick(STEPS_MAX) {
-        match connection.choices().pick(4) {
-            0 | 1 => connection.submit(),
-            2 => connection.execute(),
-            _ => connection.answer(),
+        match connection.choices().pick(80) {
+            0..=39 => connection.submit(),
+            40..=59 => connection.execute(),
+            60..=78 => connection.answer(),
+            _ => connection.close(),
         }
         connection.send();
     }
@@ -104,7 +110,7 @@ impl<'a> Connection<'a> {
         let ticks = [near, far][choices.index(2)];
         let mut gather = Gather::new();
         let author = |log: u16| Author {
-            queue: gather.open(LogId(log)).expect("the first"),
+            queue: Some(gather.open(LogId(log)).expect("the first")),
             log: LogId(log),
             epoch: WriterEpoch(i64::from(log) + 1),
             tip: ((Position(0), WriterEpoch(0)), RIVAL),
@@ -116,10 +122,12 @@ impl<'a> Connection<'a> {
             gather,
             now: Moment::START,
             batches: 0,
+            epochs: i64::from(logs),
             authors,
             has_rivals: faults.rivals + faults.collisions > 0,
             database: Database::new(faults),
             pending: HashMap::new(),
+            closed: HashSet::new(),
             decided: Vec::new(),
             ticks,
         }
@@ -140,6 +148,11 @@ impl<'a> Connection<'a> {
     fn send(&mut self) {
         while let Some(parts) = self.gather.next(self.now) {
             self.note(|| format!("sent: {parts:?}"));
+            let mut batches = parts.iter().flat_map(|part| &part.batches);
+            assert!(
+                batches.all(|load| !self.closed.contains(&load.id)),
+                "of a closed queue: {parts:?}"
+            );
             self.database.send(parts);
         }
         assert!(
@@ -153,6 +166,15 @@ impl<'a> Connection<'a> {
         let which = choices.index(self.authors.len());
         let author = &mut self.authors[which];
         let is_waiting = self.pending.values().any(|one| one.load.log == author.log);
+        if author.queue.is_none() {
+            author.queue = self.gather.open(author.log);
+            assert_eq!(author.queue.is_none(), is_waiting, "a log has one queue");
+            self.epochs += 1;
+            author.epoch = WriterEpoch(self.epochs);
+        }
+        let Some(queue) = author.queue else {
+            return;
+        };
         // Some stop when something was not stored, as the pipeline does; some go on for a while. Nobody decides again
         // before all that he has sent is answered: two batches of one epoch at one place could not be told apart.
         let begins_again = author.has_lost && !is_waiting;
@@ -188,10 +210,30 @@ impl<'a> Connection<'a> {
             bytes: choices.index(BYTES_MAX / 2),
             load: load.clone(),
         };
-        let ticket = self.gather.submit(author.queue, piece);
+        let ticket = self.gather.submit(queue, piece);
         self.note(|| format!("submitted: {load:?}"));
         let submitted = self.database.step;
         self.pending.insert(ticket, Pending { load, submitted });
+    }
+
+    /// Closes the queue of an author. What waits is withdrawn: it is not stored.
+    fn close(&mut self) {
+        let which = self.schedule.choices.index(self.authors.len());
+        let author = &mut self.authors[which];
+        let Some(queue) = author.queue.take() else {
+            return;
+        };
+        author.has_lost = true;
+        let log = author.log;
+        let left = self.pending.values().map(|one| &one.load);
+        let left = left.filter(|load| load.log == log).map(|load| load.id);
+        self.closed.extend(left);
+        for ticket in self.gather.close(queue) {
+            let Pending { load, .. } = self.pending.remove(&ticket).expect("once");
+            self.decided.push((load, BatchVerdict::Missed));
+        }
+        self.note(|| format!("closed: the queue of log {log}"));
+        self.schedule.reach("closed");
     }
 
     fn answer(&mut self) {

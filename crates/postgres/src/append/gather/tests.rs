@@ -337,6 +337,20 @@ fn what_exceeds_a_statement_goes_in_the_next() {
     assert_eq!(world.next().expect("the rest").len(), 1);
 }
 
+/// Goal: what a closed lane has under way is sent no more, whatever becomes of it.
+#[test]
+fn what_must_be_sent_again_misses_in_a_closed_lane() {
+    let (mut world, mut authors) = World::new(2);
+    let (a, _) = world.submit(&mut authors[0], 1);
+    let (b, b_load) = world.submit(&mut authors[1], 1);
+    assert_eq!(world.next().expect("both").len(), 2);
+    assert!(world.gather.close(authors[0].queue).is_empty());
+    assert_eq!(world.answered(Said::Collided), [(a, Missed)]);
+    assert!(world.gather.open(LogId(0)).is_some(), "nothing is left");
+    assert_eq!(world.next(), Some(vec![vec![b_load]]));
+    assert_eq!(world.answered(Said::Executed(&[true])), [(b, Committed)]);
+}
+
 #[test]
 fn a_log_has_one_lane_and_a_closed_one_withdraws_what_waits() {
     let (mut world, mut authors) = World::new(1);

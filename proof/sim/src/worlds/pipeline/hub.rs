@@ -31,6 +31,15 @@ enum Read {
     Begin,
 }
 
+/// A look at the end of the log that the hub has begun by itself. Reads do not wait for it.
+#[derive(Debug)]
+struct Look {
+    /// Generation and end of the ring when the look began.
+    place: (u64, Position),
+    /// What was found, with the number of its history. `None` until the look is executed.
+    found: Option<(LogEnd, u64)>,
+}
+
 /// What a read has found.
 #[derive(Debug)]
 enum Found {
@@ -86,12 +95,18 @@ pub struct Hub {
     pub resumed: (u32, u32),
     /// Checkpoint that was refused although it was good.
     violation: Option<String>,
+    /// Number of the history of the last subscriber that ended because the log was found to be another one.
+    ended_in: Option<u64>,
     /// Interest of a subscriber that begins. It is kept from before the end of the log is asked for until the
     /// subscriber has begun.
     interest: Option<Interest>,
     /// Reads under way. A read that is executed has an answer, with the number of its history.
     reads: VecDeque<(Read, Option<(Found, u64)>)>,
     is_lane_reading: bool,
+    /// Look under way. There is one at most.
+    look: Option<Look>,
+    /// Number of looks that found the log to end before what the ring held when they were answered.
+    pub overtaken_looks: u32,
 }
 
 impl std::fmt::Debug for Hub {
@@ -99,6 +114,7 @@ impl std::fmt::Debug for Hub {
         f.debug_struct("Hub")
             .field("subscriber", &self.subscriber)
             .field("reads", &self.reads)
+            .field("look", &self.look)
             .finish_non_exhaustive()
     }
 }
@@ -113,9 +129,12 @@ impl Default for Hub {
             resumes: Progress::default(),
             resumed: (0, 0),
             violation: None,
+            ended_in: None,
             interest: None,
             reads: VecDeque::new(),
             is_lane_reading: false,
+            look: None,
+            overtaken_looks: 0,
         }
     }
 }
@@ -141,9 +160,35 @@ impl Hub {
         self.lane.heard(position);
     }
 
-    /// Lets the hub look for rows that it may have missed, as it does once in a while.
-    pub fn poll(&self) {
-        self.lane.doubt();
+    /// Lets the hub begin a look for rows that it may have missed, as it does once in a while. It has one look under
+    /// way at most, and none while the ring has no place in the log.
+    pub fn poll(&mut self) {
+        if self.look.is_none() {
+            let place = self.lane.place();
+            self.look = place.map(|place| Look { place, found: None });
+        }
+    }
+
+    /// Returns true if a look is under way.
+    #[must_use]
+    pub fn is_looking(&self) -> bool {
+        self.look.is_some()
+    }
+
+    /// Lets the look go on: it is executed, or its answer arrives, which may be older than what has been committed
+    /// since. Returns the history of an answer that has arrived.
+    pub fn go_on_looking(&mut self, database: &Database) -> Option<u64> {
+        let look = self.look.as_mut()?;
+        let Some((end, history)) = look.found.take() else {
+            look.found = Some((database.end(), database.history()));
+            return None;
+        };
+        let (generation, asked_at) = look.place;
+        self.look = None;
+        self.lane.keep_up(history);
+        self.overtaken_looks += u32::from(end.position < self.lane.end());
+        self.lane.checked(generation, asked_at, &end);
+        Some(history)
     }
 
     /// Ends the subscription, and returns how far it has come.
@@ -290,6 +335,7 @@ impl Hub {
         {
             // It ends with an error; its caller tries to resume.
             Err(_) => {
+                self.ended_in = Some(progress.history);
                 self.resumes = std::mem::take(progress);
                 self.subscriber = None;
                 true
@@ -309,14 +355,20 @@ impl Hub {
         }
     }
 
-    /// Checks what the subscriber was given against the log. If `is_at_peace`, the subscriber must have been given all
-    /// of it.
+    /// Checks what the subscriber was given against the log, and that none has ended while no commit was lost. If
+    /// `is_at_peace`, the subscriber must have been given all of the log.
     ///
     /// # Errors
-    /// The event that is missing, doubled or of another history.
+    /// The event that is missing, doubled or of another history; the subscriber that has ended.
     pub fn check(&self, database: &Database, is_at_peace: bool) -> Result<(), String> {
         if let Some(violation) = &self.violation {
             return Err(violation.clone());
+        }
+        let history = database.history();
+        if self.ended_in == Some(history) {
+            return Err(format!(
+                "a subscriber has ended in history {history}, which is the present one"
+            ));
         }
         let Some(subscriber) = &self.subscriber else {
             return Ok(());

@@ -255,6 +255,13 @@ impl Process {
         }
     }
 
+    /// Lets the look of the hub at the end of the log go on.
+    pub fn go_on_looking_with_hub(&mut self, database: &Database, now: Now) {
+        if let Some(history) = self.hub.go_on_looking(database) {
+            self.see_history(history, now);
+        }
+    }
+
     /// Returns the reason why appends cannot succeed, if there is one.
     #[must_use]
     pub fn why_not_ready(&self, now: Now) -> Option<String> {

@@ -224,6 +224,7 @@ impl<'a> World<'a> {
             times.extend([
                 ("subscriber resumed", resumed),
                 ("subscriber began anew", begun_anew),
+                ("look overtaken by a commit", process.hub.overtaken_looks),
                 ("condition asked the database", asked),
                 ("condition took turns", turns),
             ]);
@@ -458,7 +459,8 @@ impl<'a> World<'a> {
         if self.form == Form::Processes || process.wants_turn() || is_idle {
             possible.push(4);
         }
-        possible.extend((0..reads).map(|read| 5 + read));
+        possible.extend(process.hub.is_looking().then_some(5));
+        possible.extend((0..reads).map(|read| 6 + read));
         let which = possible[self.choices.index(possible.len())];
         let end = self.database.end().position;
         let what = [
@@ -467,6 +469,7 @@ impl<'a> World<'a> {
             "receives an outcome",
             "reads for its hub",
             "lets its hub work",
+            "looks at the end for its hub",
         ];
         let what = what.get(which).copied().unwrap_or("goes on reading");
         if self.trace == Trace::On {
@@ -486,7 +489,8 @@ impl<'a> World<'a> {
                 process.hub.work(history);
                 process.work(now);
             }
-            read => process.go_on_reading(read - 5, &self.database, None, now),
+            5 => process.go_on_looking_with_hub(&self.database, now),
+            read => process.go_on_reading(read - 6, &self.database, None, now),
         }
     }
 

@@ -241,6 +241,10 @@ impl World<'_> {
             process.go_on_with_hub(&self.database, now);
             went_on = true;
         }
+        if process.hub.is_looking() {
+            process.go_on_looking_with_hub(&self.database, now);
+            went_on = true;
+        }
         went_on |= process.wants_turn();
         process.work(now);
         went_on
