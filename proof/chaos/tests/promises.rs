@@ -169,8 +169,9 @@ fn lost_commits_are_told_to_everybody() {
 
 /// What happened: names of streams were remembered by numbers that the new primary used again. Appends acknowledged for
 /// one stream were stored in another, subscribers of an idle server skipped thousands of events without an error, old
-/// checkpoints were accepted as soon as the log had grown past them, and servers kept the old incarnation. Goal: an idle
-/// server, which is not restarted, is told of lost commits as the busy one is, and then stores what it acknowledges.
+/// checkpoints were accepted as soon as the log had grown past them, and servers kept the old incarnation. Goal: an
+/// idle server, which is not restarted, is told of lost commits as the busy one is, and then stores what it
+/// acknowledges.
 #[test]
 fn lost_commits_are_told_to_an_idle_server() {
     if !has_postgres() {

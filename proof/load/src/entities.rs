@@ -1,4 +1,5 @@
-//! The entity of the commands that need one (`locking`, `recovery`, `decisions`) and of fail-overs, its runtime, and callers.
+//! The entity of the commands that need one (`locking`, `recovery`, `decisions`) and of fail-overs, its runtime, and
+//! callers.
 
 pub mod calls;
 pub mod population;

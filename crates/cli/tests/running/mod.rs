@@ -1,5 +1,5 @@
-//! A running server with the times and bounds that it has by default: what it logs, what it holds, and how to talk to it
-//! without a client that helps.
+//! A running server with the times and bounds that it has by default: what it logs, what it holds, and how to talk to
+//! it without a client that helps.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -9,8 +9,8 @@
 //!
 //! Invariants:
 //! * While nothing is under way, nothing waits.
-//! * The batches of a queue that are under way are chained to each other, and are first sent in the order of submission;
-//!   a batch that is not chained to the one before it waits until that one is answered.
+//! * The batches of a queue that are under way are chained to each other, and are first sent in the order of
+//!   submission; a batch that is not chained to the one before it waits until that one is answered.
 //! * Every batch gets one verdict, and after it is never sent again. A batch that is sent again was not stored.
 //! * A batch is answered with an error of the database only if it was alone in its statement, or if the error tells
 //!   nothing about what the statement contains (`Failed`).
@@ -181,7 +181,8 @@ impl<T: Clone> Gather<T> {
         }
     }
 
-    /// Opens a queue. Returns `None` if the log has a queue: two queues would be two writers, which need two connections.
+    /// Opens a queue. Returns `None` if the log has a queue: two queues would be two writers, which need two
+    /// connections.
     pub fn open(&mut self, log: LogId) -> Option<QueueId> {
         if self.queues.values().any(|queue| queue.log == log) {
             return None;
@@ -294,8 +295,8 @@ impl<T: Clone> Gather<T> {
         queues.into_values().flat_map(Queue::into_tickets).collect()
     }
 
-    /// Chooses one batch of each queue, then more of the same queues, as long as they fit. The queue that was served least
-    /// recently comes first, so it does not wait for one that submits more.
+    /// Chooses one batch of each queue, then more of the same queues, as long as they fit. The queue that was served
+    /// least recently comes first, so it does not wait for one that submits more.
     fn choose(&self) -> Chosen {
         let mut waiting: Vec<_> = self
             .queues

@@ -2,9 +2,9 @@
 //!
 //! Invariant: a row is told by its position and its writer, never by its position alone, since positions are used again
 //! after commits were lost. A row that only a copy has counts as scavenged only if the database says that it has
-//! scavenged that revision of that stream. Before a row that both have, that is proven, since batches are chained; after
-//! the last of these, it may be a row of another history. Not here: copying (`relocation`), which therefore begins at
-//! the last row that both have.
+//! scavenged that revision of that stream. Before a row that both have, that is proven, since batches are chained;
+//! after the last of these, it may be a row of another history. Not here: copying (`relocation`), which therefore
+//! begins at the last row that both have.
 
 use gesta_core::backend::WriterEpoch;
 use gesta_core::{LogId, Position, Result};

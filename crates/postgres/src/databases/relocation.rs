@@ -466,8 +466,8 @@ impl Relocation {
         self.remove_newest(client, number, last).await.map(drop)
     }
 
-    /// Removes the rows of a log after a position, and names with them, within a transaction. Returns how many rows were
-    /// removed.
+    /// Removes the rows of a log after a position, and names with them, within a transaction. Returns how many rows
+    /// were removed.
     async fn remove_newest(&self, client: &Client, number: i16, after: i64) -> Driver<i64> {
         let role = self.config.retention_role();
         // Only here names are removed, so the role has this right for this transaction alone.

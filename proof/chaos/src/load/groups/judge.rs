@@ -1,5 +1,6 @@
-//! What must be so when a stretch is over, as far as only this load can tell: under which name an event must stand, what
-//! a consumer wants, and what a fail-over may lose. The rest say the judges of the kit (`tails`, `losses`, `groups`).
+//! What must be so when a stretch is over, as far as only this load can tell: under which name an event must stand,
+//! what a consumer wants, and what a fail-over may lose. The rest say the judges of the kit (`tails`, `losses`,
+//! `groups`).
 
 use std::collections::HashSet;
 use std::time::Instant;

@@ -105,8 +105,8 @@ pub(super) struct Verdict {
 
 impl Subscribers {
     /// Starts them: of all events, which gRPC has of one log only, and of a stream; there all the time, and away while
-    /// commits are lost. Each of them turns to another server when one fails; if there are several servers, each has one
-    /// more that stays there.
+    /// commits are lost. Each of them turns to another server when one fails; if there are several servers, each has
+    /// one more that stays there.
     pub(super) fn start(ways: &[Way], logs: u16, stream: &StreamId) -> Self {
         let mut subscribers = Self {
             all: Vec::new(),
