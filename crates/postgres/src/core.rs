@@ -95,7 +95,7 @@ pub fn encode(batch: &Arc<Batch>, epoch: WriterEpoch, out: &mut BytesMut) -> Res
             field: *field,
         };
         let written = column.to_sql(kind, out);
-        debug_assert!(written.is_ok(), "writing to memory: {written:?}");
+        debug_assert!(written.is_ok(), "writing to memory fails");
     }
     Ok(())
 }

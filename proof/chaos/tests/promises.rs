@@ -174,7 +174,7 @@ fn lost_commits_are_told_to_everybody() {
 /// acknowledges.
 #[test]
 fn lost_commits_are_told_to_an_idle_server() {
-    if !has_postgres() {
+    if installed().is_none() {
         return;
     }
     let rounds = depth::count(

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::connect::connection::{Connection, read_timeline};
 use crate::connect::hosts::{Hosts, Timeline};
@@ -63,7 +63,8 @@ impl SessionWatch {
         let (limit, begun, backend) = (self.hosts.timeout, Instant::now(), self.backend);
         let asking = ask_host(&self.hosts, self.host, move |client| async move {
             let timeline = read_timeline(&client).await;
-            let asked = client.query_typed(READ_BACKEND, &[(&backend, Type::INT4)]);
+            let binds: [(&(dyn ToSql + Sync), Type); 1] = [(&backend, Type::INT4)];
+            let asked = client.query_typed(READ_BACKEND, &binds);
             (timeline, asked.await)
         });
         match timeout(limit, asking).await {

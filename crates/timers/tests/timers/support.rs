@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use gesta_core::{
-    Append, Appended, Clock, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision,
+    Append, Appended, EventData, EventStore, EventStoreExt, EventType, ExpectedRevision,
     ReadStream, Result, StreamId, StreamPage, Timestamp,
 };
 use gesta_kit::faulty::{FaultyStore, World};

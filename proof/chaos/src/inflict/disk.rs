@@ -65,11 +65,11 @@ mod tests {
         let theirs = disk.path().join("ballast");
         std::fs::write(&theirs, "precious").unwrap();
         let program = Program::gesta(Path::new("gesta"));
-        let world = World::start(&Plan {
+        let plan = Plan {
             small_disk: Some(disk.path().to_owned()),
             ..Plan::new(Databases::File, program, 0)
-        });
-        let world = world.await.unwrap();
+        };
+        let world = World::start(&plan).await.unwrap();
         let folder = world.small_disk.clone().unwrap();
         assert!(folder.starts_with(disk.path()) && folder != disk.path());
         // This disk is not small.

@@ -30,9 +30,7 @@ use futures::StreamExt as _;
 use gesta_core::backend::{
     Backend, Batch, BatchOutcome, LogEnd, LogTail, LogWriter, Purpose, RowId,
 };
-use gesta_core::{
-    ContentType, ErrorKind, EventId, EventType, LogId, Position, Result, Revision, Tags,
-};
+use gesta_core::{ContentType, ErrorKind, EventId, EventType, LogId, Position, Revision, Tags};
 use gesta_postgres::core::several::{Fact, Goal, Loss, Several, Step, next_step};
 use gesta_postgres::{Moving, RowMark};
 use tokio::runtime::{Builder, Runtime};
@@ -242,7 +240,7 @@ impl Process {
     }
 
     /// Asks for the ends of all logs at once, and gives that of the log.
-    async fn end_among_all(&self) -> Result<LogEnd> {
+    async fn end_among_all(&self) -> gesta_core::Result<LogEnd> {
         let ends = self.store.each_log_end(Purpose::Append);
         let found = ends
             .filter(|(log, _)| ready(*log == LOG))
