@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use gesta_core::backend::{Backend, Purpose};
+use gesta_core::backend::Purpose;
 use gesta_core::{
     AllFrom, EventData, EventId, EventStore, EventStoreExt, EventType, ExpectedRevision, ReadAll,
     Result, StreamId, Subscribe, SubscribeFrom, SubscribeTo, SystemClock, log_of,
@@ -254,7 +254,7 @@ async fn the_ends_of_the_other_logs_are_told_while_a_server_is_away() {
     };
     two.store.shutdown().await.expect("shuts down");
     let urls = hasty(&two.urls);
-    let backend = until_answered(|| several(&urls)).await;
+    let backend = until_answered(|| several(&urls)).await.backend();
     let told = async || {
         let each = backend.each_log_end(Purpose::Read).collect::<Vec<_>>();
         let mut each = tokio::time::timeout(PATIENCE, each).await.expect("in time");
