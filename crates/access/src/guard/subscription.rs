@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(shown.step(), Some(caught_up));
         assert_eq!(shown.step(), None);
         let passed = SubscriptionMessage::Checkpoint(at([2_001, 12_000]));
-        assert_eq!(shown.take(passed, true), checkpoint([2_001, 11_000]));
+        assert_eq!(shown.take(passed, true), checkpoint([2_001, 10_000]));
         assert_eq!(shown.step(), None, "a checkpoint of the store is not told");
     }
 }

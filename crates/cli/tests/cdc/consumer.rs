@@ -75,6 +75,10 @@ impl Consumer {
                 "gesta.types" => &mut self.types,
                 _ => continue,
             };
+            // The end of an old copy is removed with its names, which come again.
+            if change.kind == Kind::Delete {
+                continue;
+            }
             assert_eq!(change.kind, Kind::Insert, "{change:?}");
             let place = (number(&change.row, "log"), number(&change.row, "id"));
             names.insert(place, change.row["name"].clone());

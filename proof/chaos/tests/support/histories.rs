@@ -114,6 +114,9 @@ pub(crate) fn hold_before_both(file: &Path, plants: usize) {
         print!("Porcupine: {}", said.text);
     }
 
+    if plants == 0 {
+        return;
+    }
     let seed = depth::seed();
     eprintln!("GESTA_SEED={seed}");
     let planted = planted::plant(&history, plants, &mut Random::new(seed));
