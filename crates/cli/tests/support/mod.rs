@@ -222,7 +222,8 @@ pub(crate) fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
 
 /// Waits until something is so.
 pub(crate) async fn until(what: &str, is_so: impl AsyncFnMut() -> bool) {
-    gesta_kit::support::until(what, PATIENCE, is_so).await;
+    // A look may be an append, which waits for half a minute for a database that is away.
+    gesta_kit::support::until(what, PATIENCE * 3, is_so).await;
 }
 
 /// Waits until commits wait for a synchronous standby that is away: sessions show the setting before another process of

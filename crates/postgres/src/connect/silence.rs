@@ -63,9 +63,9 @@ impl SessionWatch {
         let (limit, begun, backend) = (self.hosts.timeout, Instant::now(), self.backend);
         let asking = ask_host(&self.hosts, self.host, move |client| async move {
             let timeline = read_timeline(&client).await;
-            let binds: [(&(dyn ToSql + Sync), Type); 1] = [(&backend, Type::INT4)];
-            let asked = client.query_typed(READ_BACKEND, &binds);
-            (timeline, asked.await)
+            let params: [(&(dyn ToSql + Sync), Type); 1] = [(&backend, Type::INT4)];
+            let rows = client.query_typed(READ_BACKEND, &params).await;
+            (timeline, rows)
         });
         match timeout(limit, asking).await {
             Ok(Some((timeline, Ok(rows)))) => self.judge(timeline, rows.first(), patience),
