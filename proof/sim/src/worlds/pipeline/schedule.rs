@@ -459,7 +459,9 @@ impl<'a> World<'a> {
         if self.form == Form::Processes || process.wants_turn() || is_idle {
             possible.push(4);
         }
-        possible.extend(process.hub.is_looking().then_some(5));
+        // A look may take longer than much else, so that its answer is old when it arrives.
+        let looks_on = process.hub.is_looking() && self.choices.chance(1, 12);
+        possible.extend(looks_on.then_some(5));
         possible.extend((0..reads).map(|read| 6 + read));
         let which = possible[self.choices.index(possible.len())];
         let end = self.database.end().position;
