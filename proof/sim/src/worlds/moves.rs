@@ -235,7 +235,9 @@ impl Process {
             (world.expected(), world.knows(self.id))
         };
         if let Ok(end) = self.end_among_all().await {
-            lock(world).check_end(&before, knew, &end);
+            let world = lock(world);
+            let knew = knew && world.knows(self.id);
+            world.check_end(&before, knew, &end);
         }
     }
 
