@@ -29,11 +29,11 @@ pub(super) fn tell(report: &mut Report, args: &ScenarioArgs, calls: &[String], s
 }
 
 fn finding(args: &ScenarioArgs, steps: &[Step]) -> String {
-    if args.steps.is_some() {
+    if let Some(wanted) = args.steps {
         // An interrupted step says nothing about the bar.
         let ended = steps.iter().filter(|step| step.figures.complete);
         let reached: Vec<_> = ended.filter_map(Step::reached).collect();
-        return ladder::finding(&reached, args.stop_p99);
+        return ladder::finding(&reached, wanted, args.stop_p99);
     }
     let Some(step) = steps.last() else {
         return "Nothing was run.".into();
