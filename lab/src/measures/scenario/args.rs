@@ -71,6 +71,7 @@ pub(crate) struct ScenarioArgs {
     pub(crate) duration: Duration,
     /// Most connections at once. Default: one for each user of a closed loop, 512 for the open loop.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[serde(skip)]
     pub(crate) connections: Option<u32>,
     /// Users of the open loop. Default: as many as make a request every 250 ms beside their think time, at least 64.
     #[arg(long, conflicts_with = "concurrency", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
