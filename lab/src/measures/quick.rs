@@ -73,6 +73,7 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
     if args.phase.is_zero() {
         return fail("--phase 0: each figure needs time on the clock");
     }
+    page::check(&args.output)?;
     let sizes = Sizes::named(&args.sizes)?;
     let mut report = Report::begin("quick", "What this database carries", args.seed);
     let folder = folder_beside(&args.report.results.file)?;

@@ -64,6 +64,7 @@ impl Step {
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &ScenarioArgs, stop: &CancellationToken) -> Result<bool> {
     args.check()?;
+    args.page.as_deref().map_or(Ok(()), page::check)?;
     let scenario = Scenario::read(&args.file)?;
     let Some(url) = &args.target else {
         println!("{}", scenario.told());

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use gesta_core::{Clock, SystemClock};
 use maud::{Markup, PreEscaped, html};
 
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Result, fail};
 use crate::numbers::{moment, plural};
 use crate::report::Report;
 use lines::Lines;
@@ -103,6 +103,24 @@ pub fn write(files: &[PathBuf], output: &Path) -> Result<Written> {
         runs: lines.all.len(),
         notes: lines.notes,
     })
+}
+
+/// Looks whether a page can be written there, before anything is measured: its folder must be there.
+///
+/// # Errors
+/// The folder is not there, or the page is a folder.
+pub fn check(output: &Path) -> Result<()> {
+    let folder = output.parent().filter(|dir| !dir.as_os_str().is_empty());
+    if !folder.unwrap_or(Path::new(".")).is_dir() {
+        return fail(format!(
+            "the page {}: its folder is not there",
+            output.display()
+        ));
+    }
+    match output.is_dir() {
+        true => fail(format!("the page {} is a folder", output.display())),
+        false => Ok(()),
+    }
 }
 
 /// Writes the page of one run.
@@ -258,6 +276,16 @@ fn bullets(items: &[String]) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_that_cannot_be_written_is_refused_before() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(check(&folder.path().join("no/page.html")).is_err());
+        assert!(check(folder.path()).is_err());
+        assert!(check(&folder.path().join("page.html")).is_ok());
+        assert!(check(Path::new("page.html")).is_ok());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
 
     /// What happened: the page of a service that is no store said that everything stored was read back.
     #[test]
