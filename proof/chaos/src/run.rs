@@ -14,6 +14,7 @@ use crate::round::{self, Until};
 /// The command. True if no promise was broken, and nobody has interrupted it.
 pub(crate) async fn run(args: &ChaosArgs, stop: &CancellationToken) -> Result<bool> {
     args.check()?;
+    args.check_machine()?;
     let mut report = Report::begin("chaos", "Faults under load", args.seed);
     let program = args.program.find()?;
     let history = args.history.create()?;

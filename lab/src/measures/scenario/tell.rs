@@ -6,6 +6,7 @@ use gesta_load::schedule::Drive;
 use gesta_report::numbers::{count, millis};
 use gesta_report::{Cell, Chart, Report, Scale, Table, Unit};
 
+use super::args::users_told;
 use super::{ScenarioArgs, Step};
 use crate::reservation::{LATENCY, latency_cells};
 use crate::workload::ladder;
@@ -39,14 +40,19 @@ fn finding(args: &ScenarioArgs, steps: &[Step]) -> String {
         return "Nothing was run.".into();
     };
     let passed = count(step.figures.per_second(Outcome::Passed).round());
-    let p99 = millis(step.figures.served().p99);
+    let served = step.figures.served();
+    let p99 = match served.count {
+        0 => "–".to_owned(),
+        _ => millis(served.p99),
+    };
     match step.drive {
         Drive::Open { rate, .. } => {
             let rate = count(rate);
             format!("Of {rate} requests/s {passed} passed their checks; p99 {p99}.")
         }
         Drive::Closed(users) => {
-            format!("{passed} requests/s of {users} users passed their checks; p99 {p99}.")
+            let users = users_told(users);
+            format!("{passed} requests/s of {users} passed their checks; p99 {p99}.")
         }
     }
 }
