@@ -85,8 +85,8 @@ impl Results {
         })
     }
 
-    /// Looks whether the line of a run can be kept, before hours of measuring. A file that is not there yet is not there
-    /// afterwards, either.
+    /// Looks whether the line of a run can be kept, before hours of measuring. It makes no file that was not there
+    /// before.
     ///
     /// # Errors
     /// The file cannot be written. Where an object store is named it need not be.
