@@ -75,8 +75,8 @@ pub fn run(args: &PageArgs) -> Result<bool> {
     }
     let written = write(&args.files, &args.output)?;
     println!(
-        "the report of {} runs: {}",
-        written.runs,
+        "the report of {}: {}",
+        plural(written.runs, "run").replace('\u{a0}', " "),
         args.output.display()
     );
     Ok(true)
