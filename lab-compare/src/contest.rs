@@ -43,6 +43,7 @@ pub(crate) struct RunArgs {
 
 /// Runs; true if it is a result.
 pub(crate) async fn run(args: &RunArgs, stop: &CancellationToken) -> Result<bool> {
+    args.report.results.check()?;
     let mut chosen = peers::chosen(&args.peers)?;
     chosen.push(peers::last());
     let workload = &args.workload;

@@ -24,11 +24,11 @@ mod workload;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use gesta_report::endpoint;
 
 use gesta_report::failure::Result;
-use gesta_report::{page, stop};
+use gesta_report::{page, results, stop};
 
 use crate::measures::{
     append, catch_up, copy, decisions, latency, locking, projections, quick, recovery, scenario,
@@ -37,12 +37,16 @@ use crate::measures::{
 
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|refused| without_secrets(refused).exit());
+    let typed = Cli::command().try_get_matches();
+    let typed = typed.unwrap_or_else(|refused| without_secrets(refused).exit());
+    let cli = Cli::from_arg_matches(&typed);
+    let cli = cli.unwrap_or_else(|refused| without_secrets(refused).exit());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .expect("a runtime");
-    match runtime.block_on(dispatch(cli.command)) {
+    let checked = results::check_of(&typed);
+    match checked.and_then(|()| runtime.block_on(dispatch(cli.command))) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(failure) => {

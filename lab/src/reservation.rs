@@ -207,11 +207,11 @@ fn tell(report: &mut Report, args: &ReservationArgs, measured: &Measured) {
     let last = steps.last();
     let accepted = last.map_or(0.0, |step| step.result.accepted_per_second());
     report.finding = match args.steps {
-        Some(_) => {
+        Some(wanted) => {
             // An interrupted step says nothing about the bar.
             let ended = steps.iter().filter(|step| step.result.complete);
             let reached: Vec<_> = ended.filter_map(Step::reached).collect();
-            ladder::finding(&reached, args.stop_p99)
+            ladder::finding(&reached, wanted, args.stop_p99)
         }
         None => format!("{accepted:.0} requests/s were accepted."),
     };

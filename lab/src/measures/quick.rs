@@ -17,7 +17,7 @@ use gesta_load::sizes::Sizes;
 use gesta_load::target::{self, Claims, Events, GestaTarget, Load, Phase, PhaseRun, Target};
 use gesta_report::endpoint;
 use gesta_report::failure::{Context, Result, fail};
-use gesta_report::host::{CpuMeter, CpuUse, Host};
+use gesta_report::host::{self, CpuMeter, CpuUse};
 use gesta_report::page;
 use gesta_report::units::{self, grouped};
 use gesta_report::{Chart, Report, ReportArgs, Scale, Table, Unit};
@@ -73,6 +73,7 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
     if args.phase.is_zero() {
         return fail("--phase 0: each figure needs time on the clock");
     }
+    page::check(&args.output)?;
     let sizes = Sizes::named(&args.sizes)?;
     let mut report = Report::begin("quick", "What this database carries", args.seed);
     let folder = folder_beside(&args.report.results.file)?;
@@ -100,7 +101,8 @@ pub(crate) async fn run(args: &QuickArgs, stop: &CancellationToken) -> Result<bo
         measured: Measured {
             mean_bytes: sizes.mean(),
             round_trip_ms: args.rtt.as_secs_f64() * 1_000.0,
-            cores: Host::here().cores,
+            cores: report.host.cores,
+            has_more_cores: host::processors() > report.host.cores,
             ..Measured::default()
         },
     };
@@ -294,6 +296,14 @@ impl Quick<'_> {
         let is = &self.measured;
         let verdict = is.verdict();
         report.finding = verdict.sentences.join(" ");
+        if is.has_more_cores {
+            report.caution(format!(
+                "this process may use {} of the machine's {} processors, so what other programs use of them cannot be \
+                 told here.",
+                is.cores,
+                host::processors()
+            ));
+        }
         let plan = verdict.plan_events_per_second;
         let (commits, read) = (is.bare_commits_per_second, is.read_events_per_second);
         let (bytes, disk) = (is.mean_bytes.round(), is.disk_bytes_per_event);

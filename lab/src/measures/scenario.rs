@@ -64,6 +64,7 @@ impl Step {
 /// The command. True if the run is a result.
 pub(crate) async fn run(args: &ScenarioArgs, stop: &CancellationToken) -> Result<bool> {
     args.check()?;
+    args.page.as_deref().map_or(Ok(()), page::check)?;
     let scenario = Scenario::read(&args.file)?;
     let Some(url) = &args.target else {
         println!("{}", scenario.told());
@@ -76,13 +77,13 @@ pub(crate) async fn run(args: &ScenarioArgs, stop: &CancellationToken) -> Result
     let limits = args.limits()?;
     let connections = limits.connections;
     report.workload = json!(args);
+    report.workload["connections_allowed"] = json!(connections);
     report.setting = args.load_told();
     let calls = scenario.calls();
     let (own_args, own_watched, own_stop) = (args.clone(), watched.clone(), stop.clone());
     let load = move || measure(own_args, scenario, target, limits, own_watched, own_stop);
     let steps = alone(load).await?;
     tell::tell(&mut report, args, &calls, &steps);
-    report.fact("most connections", Unit::Count, connections, "at once");
     if let Some(told) = processes::told(&watched.trees) {
         report.text(told);
     }

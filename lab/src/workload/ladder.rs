@@ -109,8 +109,8 @@ impl Reached {
     }
 }
 
-/// What was found, in a sentence.
-pub(crate) fn finding(steps: &[Reached], bar: Duration) -> String {
+/// What was found, in a sentence: of the steps that were run to their end, out of those that were wanted.
+pub(crate) fn finding(steps: &[Reached], wanted: Steps, bar: Duration) -> String {
     let broken = |step: &&Reached| step.breaks(bar).is_some();
     let bar_told = millis(bar.as_secs_f64() * 1_000.0);
     let Some(last) = steps.iter().rev().find(|step| !broken(step)) else {
@@ -128,7 +128,8 @@ pub(crate) fn finding(steps: &[Reached], bar: Duration) -> String {
             let (rate, why) = (count(step.offered), step.breaks(bar).unwrap_or_default());
             format!("the ladder ended at {rate}: {why}")
         }
-        None => "the ladder ended there, with the bar unbroken".into(),
+        None if steps.len() < wanted.rates().count() => "it was interrupted there".into(),
+        None => "it was the last step, and kept the bar".into(),
     };
     format!("{rate} requests/s are the highest step with a p99 up to {bar_told} ({p99}); {end}.")
 }
@@ -214,7 +215,16 @@ mod tests {
 
     #[test]
     fn the_finding_names_the_highest_step_that_held() {
-        let told = |steps: &[Reached]| finding(steps, BAR).replace('\u{a0}', " ");
+        let ladder = |to: f64| Steps {
+            from: 500.0,
+            step: 250.0,
+            to,
+        };
+        let told_of = |steps: &[Reached], wanted: Steps| {
+            let told = finding(steps, wanted, BAR);
+            told.replace('\u{a0}', " ")
+        };
+        let told = |steps: &[Reached]| told_of(steps, ladder(1_000.0));
         let (good, better, bad) = (
             reached(500.0, 500.0, 5.0),
             reached(750.0, 750.0, 14.0),
@@ -225,7 +235,10 @@ mod tests {
             "750 requests/s are the highest step with a p99 up to 50 ms (14 ms); the ladder ended at 1,000: p99 200 ms is \
              above 50 ms."
         );
-        assert!(told(&[good, better]).ends_with("the ladder ended there, with the bar unbroken."));
+        let whole = told_of(&[good, better], ladder(750.0));
+        assert!(whole.ends_with("(14 ms); it was the last step, and kept the bar."));
+        // What happened: a ladder that was interrupted said that it had ended, with the bar unbroken.
+        assert!(told(&[good, better]).ends_with("(14 ms); it was interrupted there."));
         assert!(told(&[bad]).starts_with("The first step, 1,000 requests/s, did not keep the bar"));
         assert_eq!(told(&[]), "No step was run to its end.");
     }

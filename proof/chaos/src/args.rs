@@ -144,6 +144,17 @@ impl ChaosArgs {
         Ok(())
     }
 
+    /// Refuses what is not there on this machine.
+    pub(crate) fn check_machine(&self) -> Result<()> {
+        match self.small_disk.as_ref().filter(|folder| !folder.is_dir()) {
+            Some(folder) => {
+                let folder = folder.display();
+                fail(format!("--small-disk {folder}: no such folder"))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a load that a world cannot bear.
     fn fits(&self, world: WorldKind, load: LoadKind) -> Result<()> {
         let scene = self.scene(world, load);
@@ -314,6 +325,14 @@ mod tests {
     fn checked(line: &str) -> std::result::Result<(), String> {
         let line = Line::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
         line.chaos.check().map_err(|failure| failure.0)
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_refused_by_its_option() {
+        let line = Line::try_parse_from(["chaos", "--small-disk", "/no/where"]);
+        let chaos = line.expect("an option").chaos;
+        let why = chaos.check_machine().map_err(|failure| failure.0);
+        assert_eq!(why, Err("--small-disk /no/where: no such folder".into()));
     }
 
     /// Goal: what cannot be had is refused before anything is started, with the rule.

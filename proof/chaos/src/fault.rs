@@ -438,9 +438,16 @@ impl Fault {
         }
     }
 
-    /// Its name in tables.
+    /// Its name in tables, as `--faults` takes it.
     pub(crate) fn name(self) -> String {
-        name_of(self)
+        let value = self.to_possible_value();
+        value.map_or_else(|| name_of(self), |value| value.get_name().to_owned())
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name())
     }
 }
 
@@ -486,6 +493,16 @@ mod tests {
             assert!(faults.contains(&Fault::DatabaseKill), "{scene:?}");
             let named = Fault::wanted(&[away, Fault::ServerKill], &scene);
             assert_eq!(named.is_ok(), is_there, "{scene:?}");
+        }
+    }
+
+    /// What happened: tables named `server_kill_quick`, which `--faults` refuses.
+    #[test]
+    fn a_fault_is_told_as_it_is_typed() {
+        assert_eq!(Fault::ServerKillQuick.name(), "server-kill-quick");
+        for fault in Fault::value_variants() {
+            let typed = Fault::from_str(&fault.to_string(), false);
+            assert_eq!(typed.as_ref(), Ok(fault));
         }
     }
 

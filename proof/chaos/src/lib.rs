@@ -40,9 +40,9 @@ pub mod world;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use gesta_report::failure::Result;
-use gesta_report::stop;
+use gesta_report::{results, stop};
 
 use crate::args::ChaosArgs;
 use crate::judge::JudgeArgs;
@@ -53,12 +53,14 @@ pub use crate::library::{Chaos, ChaosReport};
 
 /// Runs the command that the arguments of this process name.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let typed = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&typed).unwrap_or_else(|refused| refused.exit());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .expect("a runtime");
-    match runtime.block_on(dispatch(cli)) {
+    let checked = results::check_of(&typed);
+    match checked.and_then(|()| runtime.block_on(dispatch(cli))) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(failure) => {

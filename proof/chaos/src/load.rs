@@ -32,6 +32,7 @@ pub enum LoadKind {
     /// Consumer groups, subscribers over HTTP and gRPC, and entities of this process.
     Groups,
     /// Appends, reads and subscribers on a schedule, for hours, from this process: does anything grow?
+    #[value(hide = true)]
     Steady,
     /// A load of one's own, which a program gives.
     #[value(skip)]

@@ -1,14 +1,12 @@
 //! What rounds have shown, added up for each kind of fault: the table in which commands that hurt end.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
 use gesta_kit::verdict::{Verdict, Violation};
 use gesta_report::histogram::Latencies;
 use gesta_report::{Cell, Table, Unit};
-use serde::Serialize;
-
-use gesta_report::name_of;
 
 /// How many events were lost, and how many were doubled.
 pub(crate) fn lost_and_doubled(verdict: &Verdict) -> [u64; 2] {
@@ -37,7 +35,7 @@ struct Row {
     times: Vec<Latencies>,
 }
 
-impl<F: Ord + Serialize> PerFault<F> {
+impl<F: Ord + Display> PerFault<F> {
     /// Nothing has happened. Names what is counted, and of which times the median and the longest are told.
     pub(crate) fn new(counts: &'static [&'static str], times: &'static [&'static str]) -> Self {
         Self {
@@ -88,7 +86,7 @@ impl<F: Ord + Serialize> PerFault<F> {
         }
         let mut table = Table::new(title, columns);
         for (fault, row) in &self.rows {
-            let mut cells = vec![Cell::from(name_of(fault)), row.rounds.into()];
+            let mut cells = vec![Cell::from(fault.to_string()), row.rounds.into()];
             if is_counted {
                 let count = |at: usize| row.counts.as_ref().map(|counts| counts[at]);
                 cells.extend((0..self.counts.len()).map(|at| Cell::from(count(at))));

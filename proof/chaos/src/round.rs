@@ -128,7 +128,7 @@ pub(crate) async fn run(
     if !is_interrupted {
         outcome.problems.extend(outcome.nothing_judged());
     }
-    outcome.is_complete = outcome.problems.is_empty() && !is_interrupted;
+    outcome.is_complete = !is_interrupted;
     if scene.world == crate::fault::WorldKind::Patroni && !scene.is_lossy {
         outcome.fail_overs = Some(chaos.fail_overs.table());
     }

@@ -43,9 +43,16 @@ pub struct Target {
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Target")
-            .field("url", &format!("{}{}", self.origin, self.prefix))
+            .field("url", &self.to_string())
             .field("addresses", &self.addresses)
             .finish_non_exhaustive()
+    }
+}
+
+/// Its URL.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.origin, self.prefix)
     }
 }
 
@@ -198,7 +205,7 @@ impl Connection {
         let opened = match &target.tls {
             Some((connector, name)) => {
                 let stream = connector.connect(name.clone(), socket).await;
-                Self::over(stream.map_err(|error| format!("TLS: {}", causes(&error)))?).await
+                Self::over(stream.map_err(|error| refusal(&error))?).await
             }
             None => Self::over(socket).await,
         };
@@ -245,6 +252,17 @@ impl Connection {
     pub(crate) async fn close(mut self) {
         self.driver.abort();
         let _ = (&mut self.driver).await;
+    }
+}
+
+/// Why TLS has not come about.
+fn refusal(error: &std::io::Error) -> String {
+    let inner = error.get_ref();
+    match inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "it does not speak TLS: is its URL http:// and not https://?".into()
+        }
+        _ => format!("TLS: {}", causes(error)),
     }
 }
 

@@ -16,7 +16,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 pub struct Refusal {
     /// The file.
     pub file: String,
-    /// The line, from 1.
+    /// The line, from 1; 0 if it is the whole file, as of one that cannot be read.
     pub line: usize,
     /// What is wrong, with the value and the rule.
     pub rule: String,
@@ -24,7 +24,10 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.file, self.line, self.rule)
+        match self.line {
+            0 => write!(f, "{}: {}", self.file, self.rule),
+            line => write!(f, "{}:{line}: {}", self.file, self.rule),
+        }
     }
 }
 
@@ -48,8 +51,13 @@ impl<'a> Source<'a> {
     /// The whole document.
     pub(crate) fn parse(&'a self) -> Result<Spanned<DeTable<'a>>> {
         DeTable::parse(self.text).map_err(|error| {
-            let rule = error.message().replace('\n', ", ");
-            self.refuse(&error.span().unwrap_or_default(), rule)
+            let mut rule = error.message().replace('\n', ", ");
+            let span = error.span().unwrap_or_default();
+            if rule == "duplicate key" {
+                let key = self.text.get(span.clone()).unwrap_or_default().trim();
+                rule = format!("{rule} {key}").trim_end().to_owned();
+            }
+            self.refuse(&span, rule)
         })
     }
 

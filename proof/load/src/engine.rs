@@ -147,7 +147,7 @@ impl Engine {
         let opened = timeout(self.limits.timeout, Connection::open(&self.target)).await;
         let opened = opened.unwrap_or_else(|_| Err("no answer".into()));
         taken.connection =
-            Some(opened.map_err(|why| format!("{:?} takes no connection: {why}", self.target))?);
+            Some(opened.map_err(|why| format!("{} takes no connection: {why}", self.target))?);
         drop(taken);
         let passes = self.scenario.setup.as_ref().map_or(0, |setup| setup.passes);
         let next = Rc::new(Cell::new(0));

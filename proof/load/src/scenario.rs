@@ -72,7 +72,7 @@ impl Scenario {
     /// # Errors
     /// What is wrong, with file, line and rule.
     pub fn read(path: &Path) -> std::result::Result<Self, Refusal> {
-        let bytes = file::read(path, FILE_BYTES_MAX).map_err(|why| refused(path, (1, why)))?;
+        let bytes = file::read(path, FILE_BYTES_MAX).map_err(|why| refused(path, (0, why)))?;
         let text = file::text(bytes).map_err(|why| refused(path, why))?;
         Self::parse(path, &text)
     }

@@ -91,6 +91,15 @@ pub fn command(arguments: impl Iterator<Item = String>) -> String {
     typed.join(" ")
 }
 
+/// Processors of the machine, also those that this process may not use; 0 if that is not known.
+pub fn processors() -> usize {
+    let is_one = |line: &&str| {
+        let number = line.strip_prefix("cpu");
+        number.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    read("/proc/stat").lines().filter(is_one).count()
+}
+
 /// Version of Gesta and its lab.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 

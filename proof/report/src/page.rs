@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use gesta_core::{Clock, SystemClock};
 use maud::{Markup, PreEscaped, html};
 
-use crate::failure::{Context, Result};
+use crate::failure::{Context, Result, fail};
 use crate::numbers::{moment, plural};
 use crate::report::Report;
 use lines::Lines;
@@ -33,10 +33,14 @@ const HEAD: &str = concat!(
     r#"<meta name="referrer" content="no-referrer"/><link rel="icon" href="data:,"/>"#,
 );
 
-const METHOD: [&str; 5] = [
+/// How the figures are to be read.
+const METHOD: [&str; 3] = [
     "Closed loop: a fixed number of callers, each of which sends the next request when the last is answered; it shows the most that can be carried.",
     "Open loop: requests come by a schedule, as users do; one that had to wait to be sent counts from its intended start.",
     "p99 of 5 ms means: 99 of 100 requests took 5 ms or less.",
+];
+/// The same, of what measures stores: a service of somebody else is loaded once, and nobody can read back what it has.
+const METHOD_OF_STORES: [&str; 2] = [
     "Read back: after the load everything stored is compared with what was acknowledged; a run that lost, doubled, moved or changed one event is no result.",
     "Noise: the same is measured in several rounds; ± is half of their range, and a smaller difference says nothing.",
 ];
@@ -71,8 +75,8 @@ pub fn run(args: &PageArgs) -> Result<bool> {
     }
     let written = write(&args.files, &args.output)?;
     println!(
-        "the report of {} runs: {}",
-        written.runs,
+        "the report of {}: {}",
+        plural(written.runs, "run").replace('\u{a0}', " "),
         args.output.display()
     );
     Ok(true)
@@ -99,6 +103,24 @@ pub fn write(files: &[PathBuf], output: &Path) -> Result<Written> {
         runs: lines.all.len(),
         notes: lines.notes,
     })
+}
+
+/// Looks whether a page can be written there, before anything is measured: its folder must be there.
+///
+/// # Errors
+/// The folder is not there, or the page is a folder.
+pub fn check(output: &Path) -> Result<()> {
+    let folder = output.parent().filter(|dir| !dir.as_os_str().is_empty());
+    if !folder.unwrap_or(Path::new(".")).is_dir() {
+        return fail(format!(
+            "the page {}: its folder is not there",
+            output.display()
+        ));
+    }
+    match output.is_dir() {
+        true => fail(format!("the page {} is a folder", output.display())),
+        false => Ok(()),
+    }
 }
 
 /// Writes the page of one run.
@@ -154,7 +176,7 @@ fn page(lines: &Lines, now: &str) -> String {
                     @for section in &sections { (section.draw()) }
                     section id="method" {
                         h2 { "Method" }
-                        (bullets(&METHOD.map(str::to_owned)))
+                        (bullets(&method(&lines.all)))
                     }
                     @if !lines.notes.is_empty() {
                         section id="left-out" {
@@ -175,6 +197,14 @@ fn page(lines: &Lines, now: &str) -> String {
         }
     };
     printable(&markup.into_string())
+}
+
+/// How the figures of these runs are to be read.
+fn method(reports: &[Report]) -> Vec<String> {
+    let is_of_stores = reports.iter().any(|report| report.kind != "scenario");
+    let of_stores = METHOD_OF_STORES.iter().filter(|_| is_of_stores);
+    let all = METHOD.iter().chain(of_stores);
+    all.map(|line| (*line).to_owned()).collect()
 }
 
 /// Shows what no document may hold, and what turns the direction of writing around, as a replacement character.
@@ -241,4 +271,31 @@ fn details(summary: &str, inner: &Markup) -> Markup {
 /// A list.
 fn bullets(items: &[String]) -> Markup {
     html! { @if !items.is_empty() { ul { @for item in items { li { (item) } } } } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_cannot_be_written_is_refused_before() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(check(&folder.path().join("no/page.html")).is_err());
+        assert!(check(folder.path()).is_err());
+        assert!(check(&folder.path().join("page.html")).is_ok());
+        assert!(check(Path::new("page.html")).is_ok());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// What happened: the page of a service that is no store said that everything stored was read back.
+    #[test]
+    fn the_method_claims_nothing_that_was_not_done() {
+        let claims = |kinds: &[&str]| {
+            let reports = kinds.iter().map(|kind| Report::begin(kind, "Title", 7));
+            let told = method(&reports.collect::<Vec<_>>()).join(" ");
+            told.contains("Read back") || told.contains("several rounds")
+        };
+        assert!(!claims(&["scenario"]));
+        assert!(claims(&["scenario", "append"]));
+    }
 }

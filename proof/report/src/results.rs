@@ -85,6 +85,25 @@ impl Results {
         })
     }
 
+    /// Looks whether the line of a run can be kept, before hours of measuring. It makes no file that was not there
+    /// before.
+    ///
+    /// # Errors
+    /// The file cannot be written. Where an object store is named it need not be.
+    pub fn check(&self) -> Result<()> {
+        let is_special = |file: std::fs::Metadata| !file.is_file() && !file.is_dir();
+        // Whoever reads a pipe would take the end of the check for the end of the results.
+        if self.upload.is_some() || std::fs::metadata(&self.file).is_ok_and(is_special) {
+            return Ok(());
+        }
+        let is_new = std::fs::symlink_metadata(&self.file).is_err();
+        append(&self.file, b"").context("--results")?;
+        if is_new {
+            std::fs::remove_file(&self.file).context(self.file.display())?;
+        }
+        Ok(())
+    }
+
     /// Keeps the line of a run.
     ///
     /// # Errors
@@ -121,6 +140,21 @@ impl Results {
             }
         }
         Ok(())
+    }
+}
+
+/// The same check for the command that was typed, if it keeps results.
+///
+/// # Errors
+/// As [`Results::check`].
+pub fn check_of(typed: &clap::ArgMatches) -> Result<()> {
+    let mut command = typed;
+    while let Some((_, below)) = command.subcommand() {
+        command = below;
+    }
+    match command.try_get_one::<Results>("results") {
+        Ok(Some(results)) => results.check(),
+        _ => Ok(()),
     }
 }
 
@@ -389,6 +423,25 @@ mod tests {
         };
         let kept = results.keep_by(put, line.as_bytes(), "append", "now");
         (kept, all)
+    }
+
+    /// What happened: a file in a folder that is not there was found out when all was measured.
+    #[test]
+    fn a_file_that_cannot_be_written_is_refused_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let nowhere = Results::file(folder.path().join("no/a.jsonl"));
+        let why = nowhere.check().unwrap_err().to_string();
+        assert!(
+            why.starts_with("--results: ") && why.contains("no/a.jsonl"),
+            "{why}"
+        );
+        assert!(Results::file(folder.path()).check().is_err());
+        let there = Results::file(folder.path().join("a.jsonl"));
+        there.check().unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        std::fs::write(&there.file, "1\n").unwrap();
+        there.check().unwrap();
+        assert_eq!(std::fs::read_to_string(&there.file).unwrap(), "1\n");
     }
 
     /// What happened: where the file could not be written, nothing was uploaded either.

@@ -93,7 +93,7 @@ macro_rules! cells {
     ($($value:expr),* $(,)?) => { vec![$($crate::Cell::from($value)),*] };
 }
 
-/// The name of a value in tables: its own in JSON, `server_kill`.
+/// The name of a value in tables: its own in JSON.
 pub fn name_of(value: impl Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
     value.as_str().unwrap_or_default().to_owned()
@@ -234,12 +234,27 @@ impl Table {
         };
         (0..self.columns.len()).filter(is_known).collect()
     }
+
+    /// Those of them that the terminal shows, where room is short: a column of nothing but zeros says nothing.
+    fn shown(&self) -> Vec<usize> {
+        let says_something = |cell: &Cell| match cell {
+            Cell::Number(number) => *number != 0.0,
+            Cell::Words(_) => true,
+            Cell::Unknown => false,
+        };
+        let mut columns = self.known();
+        columns.retain(|column| {
+            let mut cells = self.rows.iter().filter_map(|row| row.cells.get(*column));
+            *column == 0 || cells.any(says_something)
+        });
+        columns
+    }
 }
 
 /// For the terminal: the first column on the left, the others on the right.
 impl Display for Table {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let columns = self.known();
+        let columns = self.shown();
         let heads = columns
             .iter()
             .map(|at| self.columns[*at].name.clone())
@@ -279,17 +294,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_aligned_and_unknown_ones_left_out() {
+    fn columns_are_aligned_and_those_that_say_nothing_left_out() {
         let mut table = Table::new(
             "t",
             [
                 ("name", Unit::Words),
                 ("a", Unit::Count),
+                ("refused", Unit::Count),
                 ("p99", Unit::Millis),
             ],
         );
-        table.row(cells!["größe", None::<u64>, 10.0]);
-        table.row(cells!["x", None::<u64>, f64::NAN]);
+        table.row(cells!["größe", None::<u64>, 0, 10.0]);
+        table.row(cells!["x", None::<u64>, 0, f64::NAN]);
         assert_eq!(
             table.to_string(),
             "name     p99\ngröße  10 ms\nx          –\n"

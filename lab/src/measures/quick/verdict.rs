@@ -50,7 +50,10 @@ pub(super) struct Measured {
     pub(super) disk_bytes_per_event: Option<f64>,
     pub(super) mean_bytes: f64,
     pub(super) round_trip_ms: f64,
+    /// Processors that this process may use.
     pub(super) cores: usize,
+    /// The machine has more: then what all programs on it use says nothing about these.
+    pub(super) has_more_cores: bool,
     /// Most cores that other programs used while this was measured or before.
     pub(super) others_cores: f64,
 }
@@ -81,7 +84,11 @@ impl Measured {
         let Some(peak) = self.peak() else {
             return "not known: nothing was measured".into();
         };
-        let (cores, busy) = (self.cores, peak.cpu.machine_cores);
+        let cores = self.cores;
+        let busy = match self.has_more_cores {
+            true => peak.cpu.own_cores,
+            false => peak.cpu.machine_cores,
+        };
         let lone = self.closed.iter().find(|phase| phase.connections == 1);
         let lone_ms = lone.map_or(0.0, |phase| phase.latency_ms.p50);
         let far_ms = self.round_trip_ms;
@@ -111,7 +118,7 @@ impl Measured {
 
     /// Returns true if other programs used so much of the machine that the figures are not those of the machine.
     fn is_disturbed(&self) -> bool {
-        self.cores > 0 && self.others_cores > self.cores as f64 * OTHERS_MAX
+        !self.has_more_cores && self.cores > 0 && self.others_cores > self.cores as f64 * OTHERS_MAX
     }
 
     pub(super) fn verdict(&self) -> QuickAnswer {
@@ -242,6 +249,9 @@ mod tests {
         assert_eq!(verdict.plan_events_per_second, None);
         let expected = "Other programs used 1.5 of 2 cores, so there is no number to plan with.";
         assert_eq!(verdict.sentences[0], expected);
+        // What happened: a process that may use a part of the machine heard of what others did on the rest.
+        shared.has_more_cores = true;
+        assert!(shared.verdict().plan_events_per_second.is_some());
     }
 
     #[test]

@@ -71,6 +71,7 @@ pub(crate) struct ScenarioArgs {
     pub(crate) duration: Duration,
     /// Most connections at once. Default: one for each user of a closed loop, 512 for the open loop.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[serde(skip)]
     pub(crate) connections: Option<u32>,
     /// Users of the open loop. Default: as many as make a request every 250 ms beside their think time, at least 64.
     #[arg(long, conflicts_with = "concurrency", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -122,6 +123,11 @@ fn share(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
+/// `1 user`, `16 users`.
+pub(crate) fn users_told(users: usize) -> String {
+    format!("{users} user{}", if users == 1 { "" } else { "s" })
+}
+
 /// The name and the value of a header; none if the text is not "Name: value".
 fn header(text: &str) -> Option<(HeaderName, HeaderValue)> {
     let (name, value) = text.split_once(':')?;
@@ -160,7 +166,7 @@ impl ScenarioArgs {
             (None, Some(rate)) => vec![open(rate)],
             (None, None) => {
                 let users = self.concurrency.unwrap_or(CONCURRENCY) as usize;
-                vec![(format!("{users} users"), Drive::Closed(users))]
+                vec![(users_told(users), Drive::Closed(users))]
             }
         }
     }
@@ -187,7 +193,7 @@ impl ScenarioArgs {
                 format!("a ladder of {steps} req/s, steps of {length}")
             }
             (None, Some(rate)) => format!("{rate} req/s"),
-            (None, None) => format!("{} users", self.concurrency.unwrap_or(CONCURRENCY)),
+            (None, None) => users_told(self.concurrency.unwrap_or(CONCURRENCY) as usize),
         }
     }
 

@@ -6,6 +6,7 @@ use gesta_load::schedule::Drive;
 use gesta_report::numbers::{count, millis};
 use gesta_report::{Cell, Chart, Report, Scale, Table, Unit};
 
+use super::args::users_told;
 use super::{ScenarioArgs, Step};
 use crate::reservation::{LATENCY, latency_cells};
 use crate::workload::ladder;
@@ -29,24 +30,29 @@ pub(super) fn tell(report: &mut Report, args: &ScenarioArgs, calls: &[String], s
 }
 
 fn finding(args: &ScenarioArgs, steps: &[Step]) -> String {
-    if args.steps.is_some() {
+    if let Some(wanted) = args.steps {
         // An interrupted step says nothing about the bar.
         let ended = steps.iter().filter(|step| step.figures.complete);
         let reached: Vec<_> = ended.filter_map(Step::reached).collect();
-        return ladder::finding(&reached, args.stop_p99);
+        return ladder::finding(&reached, wanted, args.stop_p99);
     }
     let Some(step) = steps.last() else {
         return "Nothing was run.".into();
     };
     let passed = count(step.figures.per_second(Outcome::Passed).round());
-    let p99 = millis(step.figures.served().p99);
+    let served = step.figures.served();
+    let p99 = match served.count {
+        0 => "–".to_owned(),
+        _ => millis(served.p99),
+    };
     match step.drive {
         Drive::Open { rate, .. } => {
             let rate = count(rate);
             format!("Of {rate} requests/s {passed} passed their checks; p99 {p99}.")
         }
         Drive::Closed(users) => {
-            format!("{passed} requests/s of {users} users passed their checks; p99 {p99}.")
+            let users = users_told(users);
+            format!("{passed} requests/s of {users} passed their checks; p99 {p99}.")
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::world::Moves;
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) rounds: u32,
-    /// True if it was not interrupted, and nothing was found before its end.
+    /// True if it was not interrupted. What was found wrong ends it, too, and is told as a problem.
     pub(crate) is_complete: bool,
     pub(crate) acknowledged: u64,
     pub(crate) events: u64,

@@ -147,7 +147,7 @@ async fn sqlite_is_closed_and_opened_under_load_and_keeps_its_word() {
 }
 
 /// The kinds of the faults in the run on PostgreSQL.
-const HURT: [&str; 3] = ["database_cut", "database_freeze", "database_kill"];
+const HURT: [&str; 3] = ["database-cut", "database-freeze", "database-kill"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_is_cut_frozen_and_killed_under_load_and_keeps_its_word() {

@@ -38,7 +38,11 @@ impl ProgramArgs {
     /// Where the program is.
     pub fn find(&self) -> Result<PathBuf> {
         if let Some(path) = &self.gesta {
-            return Ok(path.clone());
+            // A name alone is looked for as the shell does.
+            return match path.is_file() || path.components().count() == 1 {
+                true => Ok(path.clone()),
+                false => fail(format!("--gesta {}: no such file", path.display())),
+            };
         }
         let own = std::env::current_exe()?;
         // Tests run from a folder below.

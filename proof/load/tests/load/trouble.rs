@@ -114,9 +114,14 @@ fn what_is_no_answer_is_told_with_its_cause() {
     let load = Load::of(&step("GET /"), "http://127.0.0.1:1", Drive::Closed(1));
     let why = load.run().unwrap_err();
     assert!(
-        why.contains("takes no connection") && why.contains("refused"),
+        why.starts_with("http://127.0.0.1:1 takes no connection: ") && why.contains("refused"),
         "{why}"
     );
+    let service = Service::start(None);
+    let url = service.url().replace("http://", "https://");
+    let why = Load::of(&step("GET /"), &url, Drive::Closed(1)).run();
+    let told = "takes no connection: it does not speak TLS: is its URL http:// and not https://?";
+    assert_eq!(why.unwrap_err(), format!("{url} {told}"));
 }
 
 /// What happened: refusals, which come at once, stood among the latencies of the answers, and a user who was refused
