@@ -10,6 +10,7 @@
 //!
 //! Not hidden: when a message comes; how the logs mix while events are being stored, because that depends on time; and
 //! when a live subscriber has fallen behind, because the newest events that a store keeps are bounded by their size.
+//! The first checkpoint after a caller has lost the right to see everything may depend on a hidden event that matches.
 
 use std::future::ready;
 
